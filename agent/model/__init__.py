@@ -1,0 +1,49 @@
+"""The shared types of all stages: no behaviour, no I/O, no knowledge of any stage.
+
+Every stage speaks in these words; what crosses a process or a file is versioned here.
+"""
+
+from agent.model.clock import Clock, SystemClock, parse_rfc3339, rfc3339
+from agent.model.facts import (
+    AssemblerFacts,
+    CacheFacts,
+    Facts,
+    MemoryFacts,
+    MemoryHolder,
+    OccupancyFacts,
+    PortFacts,
+    ProcessFacts,
+)
+from agent.model.finding import (
+    Cause,
+    Confidence,
+    Diagnosis,
+    Domain,
+    Evidence,
+    Finding,
+    Mechanism,
+    Mode,
+    NotMeasured,
+    Remedy,
+    Retry,
+    Severity,
+    Verdict,
+)
+from agent.model.incident import Action, ActionState, Change, Incident, IncidentState, Proof
+from agent.model.server import (
+    Context,
+    EffectiveSettings,
+    Exit,
+    GpuProcess,
+    GpuReading,
+    Setting,
+    State,
+)
+
+__all__ = [
+    "Action", "ActionState", "AssemblerFacts", "CacheFacts", "Cause", "Change", "Clock", "Confidence", "Context",
+    "Diagnosis", "Domain", "EffectiveSettings", "Evidence", "Exit", "Facts", "Finding", "GpuProcess", "GpuReading",
+    "Incident", "IncidentState", "Mechanism", "MemoryFacts", "MemoryHolder", "Mode", "NotMeasured",
+    "OccupancyFacts", "PortFacts", "ProcessFacts", "Proof", "Remedy", "Retry", "Setting", "Severity", "State",
+    "SystemClock", "Verdict", "parse_rfc3339", "rfc3339",
+]
