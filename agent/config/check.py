@@ -74,7 +74,7 @@ def check_names(value: object, kind: object, path: Keys) -> None:
 
 
 def _check_modes(modes: dict[str, Value], path: Keys) -> None:
-    """msgspec does not say which key of a mapping is wrong, so names and modes of actions are checked here."""
+    """msgspec does not say which key of a mapping is wrong, so the modes are checked here."""
     known = tuple(default_modes())
     for key, mode in modes.items():
         here = (*path, key)

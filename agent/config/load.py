@@ -8,6 +8,7 @@ collections; letter case and ``-``/``_`` do not matter), then secrets. Every err
 from __future__ import annotations
 
 import re
+import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,7 +52,7 @@ def _located(mismatch: Mismatch, document: Document, origins: Mapping[Keys, str]
 
 def _is_text(kind: object) -> bool:
     """Text is taken as it stands, so that ``[::1]:9911`` or ``123`` need no quotes inside the variable."""
-    return kind is str or str in typing.get_args(kind)
+    return kind is str or (isinstance(kind, types.UnionType) and str in typing.get_args(kind))
 
 
 def _override_path(name: str) -> tuple[Keys, object]:
