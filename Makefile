@@ -32,13 +32,13 @@ demo: setup ## show the closed loop; ENGINE=sim (stand-in, default) or vllm (rea
 	@$(BIN)/python deploy/demo.py --engine $(ENGINE)
 
 test: setup vllm lint ## lint and the whole suite with one real vLLM server in it
-	@$(PYTEST) -m "not vllm_matrix"
+	@VLLM_AGENT_REQUIRE_VLLM=1 $(PYTEST) -m "not vllm_matrix"
 
 test-fast: setup ## the suite without a real vLLM
 	@$(PYTEST) -m "not vllm and not vllm_matrix"
 
 test-real: setup vllm ## the whole matrix on the real vLLM; figures land in bench/results
-	@$(PYTEST) -m vllm_matrix tests/real
+	@VLLM_AGENT_REQUIRE_VLLM=1 VLLM_AGENT_FIGURES=bench/results $(PYTEST) -m vllm_matrix tests/real
 
 vllm: ## install the real vLLM for CPU (kept between runs)
 	@tests/support/install_vllm.sh >/dev/null
@@ -58,7 +58,7 @@ format: setup ## let ruff format the code
 	@$(BIN)/ruff format --quiet $(CODE)
 
 bench: setup ## run the benchmarks; results land in bench/results
-	@for bench in bench/bench_*.py; do $(BIN)/python $$bench; done
+	@for bench in bench/bench_*.py; do VLLM_AGENT_FIGURES=bench/results $(BIN)/python $$bench; done
 
 clean: ## remove what was built (the real vLLM stays)
 	@rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache $(VENV)/.ready

@@ -1,8 +1,8 @@
 """Keeps what a test or a benchmark measured: one JSON file a subject under bench/results.
 
-In: a subject, the command that made it, raw figures. Out: the file. It never overwrites another subject's figures. Written
-only where ``VLLM_AGENT_FIGURES`` names a folder (``make test-real`` and ``make bench`` set it), so that a quick test run
-leaves the tree alone.
+In: a subject, the command that made it, raw figures. Out: the file. It never overwrites another subject's
+figures. Written only where ``VLLM_AGENT_FIGURES`` names a folder (``make test-real`` and ``make bench`` set
+it), so that a quick test run leaves the tree alone.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """A bounded load generator for the completions API: so many requests, so many at once, every outcome counted.
 
-In: a base URL and the shape of the load. Out: :class:`Outcomes`. A status code alone proves nothing here: a stream that
-vLLM breaks off ends with HTTP 200, an error object and ``[DONE]``
-(vllm/entrypoints/openai/completion/serving.py), so streams are read to their end and counted apart. It never retries:
-each lost request is seen.
+In: a base URL and the shape of the load. Out: :class:`Outcomes`. A status code alone proves nothing here: a
+stream that vLLM breaks off ends with HTTP 200, an error object and ``[DONE]``
+(vllm/entrypoints/openai/completion/serving.py), so streams are read to their end and counted apart. It
+never retries: each lost request is seen.
 
-Also a command: ``python -m tests.support.load --url http://127.0.0.1:8000 --requests 64`` prints the outcomes as JSON.
+Also a command: ``python -m tests.support.load --url http://127.0.0.1:8000 --requests 64`` prints the
+outcomes as JSON.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import asyncio
 import json
 import random
 import sys
+import threading
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
@@ -27,7 +29,9 @@ OK = "answered"
 
 @dataclass(frozen=True)
 class Shape:
-    """One load: ``requests`` in all, ``concurrency`` at once, ``max_tokens`` each (end of sequence ignored)."""
+    """One load: ``requests`` in all, ``concurrency`` at once, ``max_tokens`` each (end of sequence
+    ignored).
+    """
 
     requests: int = 64
     concurrency: int = 64
@@ -42,8 +46,8 @@ class Shape:
 class Outcomes:
     """How often each outcome was seen, and how long the answered requests took (seconds).
 
-    Outcomes: ``answered``; ``http_NNN``; ``reset`` (connection refused, reset or cut); ``truncated`` (a stream without
-    ``[DONE]``); ``error_in_stream`` (an error object inside a 200 stream); ``timeout``.
+    Outcomes: ``answered``; ``http_NNN``; ``reset`` (connection refused, reset or cut); ``truncated`` (a
+    stream without ``[DONE]``); ``error_in_stream`` (an error object inside a 200 stream); ``timeout``.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -87,7 +91,9 @@ class Outcomes:
 
     def __str__(self) -> str:
         others = {name: n for name, n in self.counts.items() if name != OK}
-        return f"{self.answered} of {self.total} answered in {self.seconds:.1f} s" + (f", {others}" if others else "")
+        return f"{self.answered} of {self.total} answered in {self.seconds:.1f} s" + (
+            f", {others}" if others else ""
+        )
 
 
 def judge(status: int, text: str, stream: bool) -> str:
@@ -149,9 +155,11 @@ async def burst(url: str, shape: Shape) -> Outcomes:
 
 
 class SteadyLoad:
-    """Keeps ``shape.concurrency`` requests in flight until the ``async with`` block ends (``shape.requests`` is unused).
+    """Keeps ``shape.concurrency`` requests in flight until the ``async with`` block ends
+    (``shape.requests`` is unused).
 
-    At the end the requests in flight are awaited, so that none is counted as lost because of the generator itself.
+    At the end the requests in flight are awaited, so that none is counted as lost because of the generator
+    itself.
     """
 
     def __init__(self, url: str, shape: Shape, pause_seconds: float = 0.0) -> None:
@@ -185,6 +193,33 @@ class SteadyLoad:
             await asyncio.sleep(self._pause if outcome == OK else max(self._pause, 0.2))
 
 
+class BackgroundLoad:
+    """:class:`SteadyLoad` in a thread of its own, for callers without an event loop.
+
+    ``outcomes`` may be read at any time; it is complete after the ``with`` block.
+    """
+
+    def __init__(self, url: str, shape: Shape, pause_seconds: float = 0.0) -> None:
+        self.outcomes = Outcomes()
+        self._arguments = (url, shape, pause_seconds)
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="load", daemon=True)
+
+    def __enter__(self) -> BackgroundLoad:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join(self._arguments[1].timeout_seconds + 10)
+
+    async def _run(self) -> None:
+        load = SteadyLoad(*self._arguments)
+        self.outcomes = load.outcomes
+        async with load:
+            await asyncio.to_thread(self._end.wait)
+
+
 def run_burst(url: str, shape: Shape) -> Outcomes:
     """:func:`burst` for callers without an event loop."""
     return asyncio.run(burst(url, shape))
@@ -202,7 +237,7 @@ def main(argv: list[str]) -> int:
             parser.add_argument(flag, type=type(value), default=value)
     options = vars(parser.parse_args(argv))
     outcomes = run_burst(options.pop("url"), Shape(**options))
-    print(json.dumps(outcomes.summary()))
+    sys.stdout.write(json.dumps(outcomes.summary()) + "\n")
     return 0 if outcomes.lost == 0 else 1
 
 

@@ -1,7 +1,8 @@
 """Processes as the operating system sees them: whose child, under which title, still there or not.
 
-In: pids and titles. Out: plain records. It never signals a process that the caller did not name. Titles are read from
-/proc/PID/cmdline, because vLLM sets them with setproctitle and /proc/PID/comm is cut at 15 characters.
+In: pids and titles. Out: plain records. It never signals a process that the caller did not name. Titles are
+read from /proc/PID/cmdline, because vLLM sets them with setproctitle and /proc/PID/comm is cut at 15
+characters.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import psutil
 
 @dataclass(frozen=True)
 class Process:
-    """A process that cannot be mistaken for a later one of the same pid. ``created`` is seconds since the epoch."""
+    """A process that cannot be mistaken for a later one of the same pid. ``created`` is seconds since the
+    epoch.
+    """
 
     pid: int
     title: str

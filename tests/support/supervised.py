@@ -1,8 +1,10 @@
-"""The agent as a black box around a server: started as a command, read through its HTTP interface and its files.
+"""The agent as a black box around a server: started as a command, read through its HTTP interface and its
+files.
 
-In: the server's command and what the agent needs. Out: its state, its incidents, the exit records. It never imports the
-agent, so the demo, the tests and the benchmarks exercise what a user runs. Every wait has a limit and says what it waited
-for, with the ends of both logs, because a wait that only says "timeout" costs an hour.
+In: the server's command and what the agent needs. Out: its state, its incidents, the exit records. It never
+imports the agent, so the demo, the tests and the benchmarks exercise what a user runs. Every wait has a
+limit and says what it waited for, with the ends of both logs, because a wait that only says "timeout" costs
+an hour.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -80,8 +83,8 @@ def tail(path: Path, size: int = 3000) -> str:
 class Supervised:
     """One ``agent run`` (or ``agent launch`` where ``watcher`` is false) around ``command``.
 
-    ``port`` is the server's; ``folder`` holds run-dir, state-dir and the output of both. ``environment`` is added to the
-    caller's. ``settings`` becomes the configuration file.
+    ``port`` is the server's; ``folder`` holds run-dir, state-dir and the output of both. ``environment`` is
+    added to the caller's. ``settings`` becomes the configuration file.
     """
 
     folder: Path
@@ -220,6 +223,18 @@ class Supervised:
         except OSError:
             return None
 
+    def verb(self, verb: str, **arguments: object) -> Json:
+        """One verb on the launcher's socket, as any client speaks it; the whole answer line."""
+        token = (self.run_dir / "token").read_text(encoding="utf-8").strip()
+        line = json.dumps({"v": 1, "id": 1, "token": token, "verb": verb, "args": arguments}) + "\n"
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(30)
+            connection.connect(str(self.run_dir / "control.sock"))
+            connection.sendall(line.encode())
+            with connection.makefile("rb") as answers:
+                answer: Json = json.loads(answers.readline())
+                return answer
+
     # Whom it holds
 
     def engine(self) -> Process | None:
@@ -242,7 +257,9 @@ class Supervised:
 
         def alive() -> None:
             if self.process is not None and self.process.poll() is not None:
-                raise Waited(f"the launcher ended with {self.process.returncode} before {what}\n{self.picture()}")
+                raise Waited(
+                    f"the launcher ended with {self.process.returncode} before {what}\n{self.picture()}"
+                )
 
         return wait_until(seconds, what, check, context=self.picture, tick=alive)
 

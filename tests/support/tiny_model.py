@@ -1,8 +1,10 @@
-"""Make the tiny model that the real-vLLM tests serve: about 100,000 random parameters and a tokenizer of its own.
+"""Make the tiny model that the real-vLLM tests serve: about 100,000 random parameters and a tokenizer of
+its own.
 
-In: a folder. Out: the folder filled with a Llama checkpoint that vLLM loads without any network. Never downloads.
-It runs inside vLLM's own virtual environment (torch, transformers and tokenizers are there), so nothing of the agent
-is imported. The folder is filled under another name and renamed at the end: a half-made model is never served.
+In: a folder. Out: the folder filled with a Llama checkpoint that vLLM loads without any network. Never
+downloads. It runs inside vLLM's own virtual environment (torch, transformers and tokenizers are there), so
+nothing of the agent is imported. The folder is filled under another name and renamed at the end: a
+half-made model is never served.
 
 Usage: ``python tiny_model.py FOLDER``
 """
@@ -19,7 +21,7 @@ CONTEXT = 2048
 VOCABULARY = 512
 SPECIAL = ("<pad>", "<s>", "</s>", "<|user|>", "<|assistant|>", "<|system|>")
 TEXT = (
-    "A server that answers slowly is not a server that is dead, and a card that is full is not a card that is broken.",
+    "A server that answers slowly is not a dead server, and a card that is full is not a broken card.",
     "One request in, one answer out; count the tokens, the seconds and the bytes: 0123456789.",
 )
 CHAT_TEMPLATE = (
@@ -40,7 +42,10 @@ def save_tokenizer(folder: Path) -> None:
     raw.train_from_iterator(
         TEXT * 40,
         trainers.BpeTrainer(
-            vocab_size=VOCABULARY, special_tokens=list(SPECIAL), initial_alphabet=alphabet, show_progress=False
+            vocab_size=VOCABULARY,
+            special_tokens=list(SPECIAL),
+            initial_alphabet=alphabet,
+            show_progress=False,
         ),
     )
     tokenizer = PreTrainedTokenizerFast(
@@ -76,7 +81,7 @@ def save_weights(folder: Path) -> None:
 def main(argv: list[str]) -> int:
     """Fill the folder ``argv[0]``; exit 0 also where it was there already."""
     if len(argv) != 1:
-        print("usage: tiny_model.py FOLDER", file=sys.stderr)
+        sys.stderr.write("usage: tiny_model.py FOLDER\n")
         return 64
     target = Path(argv[0])
     if (target / "config.json").is_file():

@@ -1,7 +1,7 @@
 """Where the real vLLM for CPU lies, and the command that serves the tiny model with it.
 
-In: nothing but the environment variable XDG_CACHE_HOME. Out: paths, a command line, an environment. It never installs:
-``make vllm`` does.
+In: nothing but the environment variable XDG_CACHE_HOME. Out: paths, a command line, an environment. It
+never installs: ``make vllm`` does.
 """
 
 from __future__ import annotations
