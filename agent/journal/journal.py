@@ -106,10 +106,10 @@ class Journal:
 
         self._store.write(work)
 
-    def incident(self, id: str) -> Incident | None:
+    def incident(self, incident_id: str) -> Incident | None:
         """The incident of that id."""
         row = self._store.read(
-            lambda db: db.execute("SELECT document FROM incidents WHERE id = ?", (id,)).fetchone()
+            lambda db: db.execute("SELECT document FROM incidents WHERE id = ?", (incident_id,)).fetchone()
         )
         return None if row is None else _INCIDENT.decode(row[0])
 
@@ -123,13 +123,13 @@ class Journal:
         """Every incident that is neither resolved nor unresolved, oldest first."""
         return self._incidents("SELECT document FROM incidents WHERE closed = 0 ORDER BY opened_at, id", ())
 
-    def save_action(self, action: Action) -> Incident:
-        """Insert or replace an action, also inside its incident, which is returned.
+    def save_action(self, action: Action) -> None:
+        """Insert or replace an action, also inside its incident.
 
         Raises JournalError when that incident is not in the journal.
         """
 
-        def work(db: sqlite3.Connection) -> Incident:
+        def work(db: sqlite3.Connection) -> None:
             row = db.execute("SELECT document FROM incidents WHERE id = ?", (action.incident,)).fetchone()
             if row is None:
                 raise JournalError(
@@ -139,14 +139,13 @@ class Journal:
             incident = _with_action(_INCIDENT.decode(row[0]), action)
             _put_incident(db, incident)
             _put_action(db, action, incident)
-            return incident
 
-        return self._store.write(work)
+        self._store.write(work)
 
-    def action(self, id: str) -> Action | None:
+    def action(self, action_id: str) -> Action | None:
         """The action of that id."""
         row = self._store.read(
-            lambda db: db.execute("SELECT document FROM actions WHERE id = ?", (id,)).fetchone()
+            lambda db: db.execute("SELECT document FROM actions WHERE id = ?", (action_id,)).fetchone()
         )
         return None if row is None else _ACTION.decode(row[0])
 
@@ -188,22 +187,21 @@ class Journal:
 
     # small state
 
-    def get(self, key: str) -> str | None:
+    def kv_get(self, key: str) -> str | None:
         """The value kept under a key (breaker, stream offsets, last exit seen)."""
         row = self._store.read(lambda db: db.execute("SELECT value FROM kv WHERE key = ?", (key,)).fetchone())
         return None if row is None else str(row[0])
 
-    def set(self, key: str, value: str) -> None:
-        """Keep a value."""
+    def kv_set(self, key: str, value: str | None) -> None:
+        """Keep a value; None forgets it."""
+        if value is None:
+            self._store.write(lambda db: db.execute("DELETE FROM kv WHERE key = ?", (key,)))
+            return
         self._store.write(
             lambda db: db.execute("INSERT OR REPLACE INTO kv (key, value) VALUES (?, ?)", (key, value))
         )
 
-    def delete(self, key: str) -> None:
-        """Forget a value."""
-        self._store.write(lambda db: db.execute("DELETE FROM kv WHERE key = ?", (key,)))
-
-    def keys(self, prefix: str = "") -> tuple[str, ...]:
+    def kv_keys(self, prefix: str = "") -> tuple[str, ...]:
         """The keys that begin with ``prefix``, sorted."""
         rows = self._store.read(
             lambda db: db.execute(

@@ -37,7 +37,8 @@ class Outbox:
             row = (notifier, key, topic, payload, now, now)
             added = db.execute(
                 "INSERT OR IGNORE INTO outbox"
-                " (notifier, key, topic, payload, state, created_at, attempts, next_at) VALUES (?, ?, ?, ?, 'pending', ?, 0, ?)",
+                " (notifier, key, topic, payload, state, created_at, attempts, next_at)"
+                " VALUES (?, ?, ?, ?, 'pending', ?, 0, ?)",
                 row,
             )
             if added.rowcount != 1:
