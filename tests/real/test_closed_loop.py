@@ -34,8 +34,7 @@ def kill_engine_under_load(agent: Supervised) -> Json:
     with BackgroundLoad(agent.url, Shape(concurrency=4, max_tokens=400, stream=True)):
         time.sleep(1.0)
         os.kill(engine.pid, signal.SIGKILL)
-        agent.wait(60, "the exit record", lambda: len(agent.exits()) > seen)
-    return agent.exits()[-1]
+        return agent.wait_exits(seen + 1)
 
 
 def killed_engine_comes_back(agent: Supervised) -> None:
@@ -50,8 +49,7 @@ def killed_engine_comes_back(agent: Supervised) -> None:
 def oom_makes_the_batch_smaller(agent: Supervised) -> None:
     seen = len(agent.exits())
     assert run_burst(agent.url, BURST).lost > 0, "the plugin did not act, so nothing is tested"
-    agent.wait(60, "the exit record", lambda: len(agent.exits()) > seen)
-    assert agent.exits()[-1]["code"] == 0
+    assert agent.wait_exits(seen + 1)["code"] == 0
     serving(agent)
     repeated = run_burst(agent.url, BURST)
     assert repeated.lost == 0, repeated.summary()

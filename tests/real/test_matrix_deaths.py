@@ -50,8 +50,7 @@ def kill_once(agent: Supervised, number: int) -> Json:
     with loaded(agent):
         killed_at = time.time()
         os.kill(engine.pid, signal.SIGKILL)
-        agent.wait(60, "the exit record", lambda: len(agent.exits()) == number + 1)
-    record = agent.exits()[number]
+        record = agent.wait_exits(number + 1)
     assert (record["code"], record["asked"]) == (0, False), record
     incident = agent.wait_incident(START_SECONDS, index=number, states=("resolved", "unresolved"))
     assert (incident["class"], incident["state"]) == ("engine-dead", "resolved"), incident
@@ -88,7 +87,7 @@ def test_an_oom_reduces_the_batch_until_it_holds(server: Start) -> None:
         rounds.append(outcomes.summary())
         if outcomes.lost == 0:
             break
-        agent.wait(60, "the exit record", lambda: agent.exits()[before:])
+        agent.wait_exits(before + 1)
         serving(agent)
     assert outcomes.lost == 0, rounds
     incidents = agent.incidents()

@@ -73,7 +73,7 @@ def test_without_a_watcher_the_launcher_restarts_a_dead_server_by_itself(server:
     assert engine is not None
     killed = time.monotonic()
     os.kill(engine.pid, signal.SIGKILL)
-    agent.wait(60, "the exit record", lambda: len(agent.exits()) == 1)
+    agent.wait_exits(1)
     agent.wait(START_SECONDS, "the launcher's own restart", agent.health)
     back = time.monotonic() - killed
     assert run_burst(agent.url, Shape(requests=1)).answered == 1

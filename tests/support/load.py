@@ -40,6 +40,8 @@ class Shape:
     stream: bool = False
     model: str = "tiny"
     timeout_seconds: float = 120.0
+    prompt_tokens: int = 0
+    prompt_logprobs: int = 0
 
 
 @dataclass
@@ -107,17 +109,27 @@ def judge(status: int, text: str, stream: bool) -> str:
     return OK if "data: [DONE]" in text else "truncated"
 
 
-async def ask(session: aiohttp.ClientSession, url: str, shape: Shape, number: int) -> tuple[str, str]:
-    """Send one request; ``(outcome, note)``. Never raises for what a server does."""
+def request_body(shape: Shape, number: int) -> dict[str, object]:
+    """The completions request number ``number``; every number has its own prompt, so no cache answers for
+    it.
+    """
     words = random.Random(number)
-    prompt = " ".join(words.choice(WORDS) for _ in range(shape.prompt_words)) + f" {number}"
-    body = {
+    prompt: object = " ".join(words.choice(WORDS) for _ in range(shape.prompt_words)) + f" {number}"
+    if shape.prompt_tokens:
+        prompt = [words.randrange(6, 500) for _ in range(shape.prompt_tokens)]
+    body: dict[str, object] = {
         "model": shape.model,
         "prompt": prompt,
         "max_tokens": shape.max_tokens,
         "ignore_eos": True,
         "stream": shape.stream,
     }
+    return body | ({"prompt_logprobs": shape.prompt_logprobs} if shape.prompt_logprobs else {})
+
+
+async def ask(session: aiohttp.ClientSession, url: str, shape: Shape, number: int) -> tuple[str, str]:
+    """Send one request; ``(outcome, note)``. Never raises for what a server does."""
+    body = request_body(shape, number)
     try:
         async with session.post(f"{url}/v1/completions", json=body) as response:
             text = await response.text()

@@ -269,6 +269,10 @@ class Supervised:
     def wait_state(self, state: str, seconds: float) -> None:
         self.wait(seconds, f"the state {state}", lambda: self.state() == state)
 
+    def wait_exits(self, count: int, seconds: float = 60.0) -> Json:
+        """The exit record number ``count`` (the first is 1)."""
+        return self.wait(seconds, f"exit record {count}", lambda: self.exits()[count - 1 :])[0]
+
     def wait_incident(self, seconds: float, *, index: int = 0, states: Sequence[str] = ()) -> Json:
         """The incident number ``index``, once it is in one of ``states`` (any, where none is named)."""
 
