@@ -38,6 +38,7 @@ class EffectiveSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: Setting | None = None
     gpu_memory_utilization: Setting | None = None
     kv_pool_bytes: Setting | None = None
+    kv_pool_tokens: Setting | None = None
     chunked_prefill: Setting | None = None
     enforce_eager: Setting | None = None
     tensor_parallel_size: Setting | None = None

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from agent.model import Action, Change, EffectiveSettings, GpuReading, Mode, State
+from agent.model import Action, Change, EffectiveSettings, GpuReading, Mode, Setting, State
 
 
 class AssemblerCandidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +39,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     that is not named there needs approval. ``has_hands``: a launcher owns the server; False = attached only.
     ``previous``: the actions of this incident so far, oldest first. ``assembler_variable``: the variable that the
     installed Triton itself reads for the failing architecture, None where it could not be asked.
+    ``running_requests``, ``scheduled_tokens``: the size of the very step that died, only from the engine's own dump
+    (vllm/logging_utils/dump_input.py), never from a scraped gauge, which is older than the burst.
     """
 
     settings: EffectiveSettings
@@ -56,6 +58,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     previous: tuple[Action, ...] = ()
     assemblers: tuple[AssemblerCandidate, ...] = ()
     assembler_variable: str | None = None
+    running_requests: Setting | None = None
+    scheduled_tokens: Setting | None = None
 
     def mode(self, action: str) -> Mode:
         """The mode of ``action``; what nobody decided needs approval."""

@@ -1,0 +1,57 @@
+"""A plain restart: the same command, the overrides in force unchanged.
+
+Offered where it may help: an engine that died or hangs, a worker that the kernel killed (once: the next kill comes
+as surely), a fault of unknown kind. Not offered for a start that failed and would fail again unchanged.
+"""
+
+from __future__ import annotations
+
+from agent.model import Cause, Retry
+from agent.remediate.guard import Policy, executed
+from agent.remediate.plan import Plan
+from agent.remediate.proving import proofs_of
+from agent.remediate.situation import Situation
+
+ACTION = "restart"
+NEVER = frozenset({"port-in-use", "config-invalid", "model-not-found"})
+
+
+def may_help(cause: Cause, situation: Situation) -> str | None:
+    """Why a plain restart cannot help, or None."""
+    fault = cause.finding.fault
+    if fault in NEVER:
+        return f"{fault} needs a person's change"
+    if cause.retry is Retry.NEEDS_CHANGE and situation.start_failed:
+        return "the start failed and fails again without a change"
+    return None
+
+
+def plans(cause: Cause, situation: Situation, policy: Policy) -> tuple[Plan, ...]:
+    """One restart an incident, and none after another remedy was tried in vain."""
+    if may_help(cause, situation) is not None or any(executed(action) for action in situation.previous):
+        return ()
+    return (
+        Plan(
+            action=ACTION,
+            change="restart with the same command",
+            mode=situation.mode(ACTION),
+            delta=situation.overrides,
+            why=(_reason(cause),),
+            precondition="the server is dead or hangs, and nobody stopped it",
+            bounds=("one restart an incident", "budget and backoff per fault and server"),
+            cost="one start of the server; requests in flight are lost already",
+            undo="nothing to undo",
+            proofs=proofs_of(cause.finding.fault, policy),
+        ),
+    )
+
+
+def _reason(cause: Cause) -> str:
+    fault = cause.finding.fault
+    if fault == "host-oom-kill":
+        return "the kernel killed a process for memory: one restart, no second, for it would be killed again"
+    if cause.retry is Retry.NEEDS_CHANGE:
+        return (
+            f"{fault} came while serving and no remedy may be applied: a restart serves until it comes again"
+        )
+    return f"{fault}: nothing in it says that a restart would fail"

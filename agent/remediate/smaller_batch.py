@@ -1,0 +1,98 @@
+"""Out of memory by the batch (or by an unknown mechanism): a smaller batch, and the freed memory kept free.
+
+One family for all phases. In serving: both limits halved, the pool held. In warm-up: the sampler is warmed with
+max-num-seqs dummy requests (vllm/v1/worker/gpu_model_runner.py), so the sequences go down to 256 first, and the
+utilisation with them. In graph capture: the pool has taken what the graphs need, so the utilisation goes down first
+and the sequences only in later steps. At load only the weights count: no batch helps, see
+:mod:`agent.remediate.advice`.
+
+A stepping remedy: when the fault comes back, the next step starts from what this one left. Two halvings that did not
+hold show that the cost of a request was misjudged, so later steps quarter.
+"""
+
+from __future__ import annotations
+
+from agent.model import Cause, Mechanism
+from agent.remediate import pool
+from agent.remediate.batch import Batch, smaller
+from agent.remediate.guard import Policy, executed
+from agent.remediate.memory_numbers import memory, on_cpu, stated
+from agent.remediate.overrides import merged
+from agent.remediate.plan import Plan, Precondition
+from agent.remediate.proving import proofs_of
+from agent.remediate.quantities import size
+from agent.remediate.situation import Situation
+
+ACTION = "oom-reduce-batch"
+WARMUP_SEQS = 256
+HALVES, QUARTERS = 2, 4
+QUARTER_FROM_STEP = 3
+
+
+def steps_done(situation: Situation) -> int:
+    """Steps of this remedy that were carried out in this incident."""
+    return sum(1 for action in situation.previous if action.action == ACTION and executed(action))
+
+
+def plans(cause: Cause, situation: Situation, policy: Policy) -> tuple[Plan, ...]:
+    """The next step, or none at the floors, after the last step, or where flags cannot be appended."""
+    step = steps_done(situation) + 1
+    if step > policy.budget_steps or not situation.can_append_flags or cause.finding.fault == "oom-load":
+        return ()
+    batch, kept = _numbers(cause, situation, step)
+    flags = {**(batch.flags if isinstance(batch, Batch) else {}), **kept.flags}
+    if isinstance(batch, str) and not kept.flags:
+        return ()
+    shorts = [batch.short if isinstance(batch, Batch) else "", kept.short]
+    why = batch.why if isinstance(batch, Batch) else (batch,)
+    return (
+        Plan(
+            action=ACTION,
+            change=", ".join(short for short in shorts if short),
+            mode=situation.mode(ACTION),
+            delta=merged(situation.overrides, flags),
+            why=(*stated(memory(cause)), *_mechanism(cause), *why, *kept.why),
+            precondition="the limits in force are still those that the arithmetic started from",
+            check=_unchanged(situation),
+            bounds=batch.bounds if isinstance(batch, Batch) else (),
+            cost="one restart; fewer requests at once at the peak",
+            undo="agent overrides clear, then a restart",
+            proofs=proofs_of(cause.finding.fault, policy),
+            stepping=True,
+        ),
+    )
+
+
+def _numbers(cause: Cause, situation: Situation, step: int) -> tuple[Batch | str, pool.Memory]:
+    divisor = QUARTERS if step >= QUARTER_FROM_STEP else HALVES
+    fault = cause.finding.fault
+    if fault == "oom-cudagraph" and not on_cpu(situation):
+        room = pool.lowered(cause, situation)
+        if step == 1 and room.flags:
+            return "the graphs need room beside the pool: the batch stays as it is in this step", room
+        return smaller(situation, divisor), room
+    if fault == "oom-warmup":
+        return smaller(situation, divisor, seqs_at_most=WARMUP_SEQS), (
+            pool.held(cause, situation, step) if on_cpu(situation) else pool.lowered(cause, situation)
+        )
+    return smaller(situation, divisor), pool.held(cause, situation, step)
+
+
+def _mechanism(cause: Cause) -> tuple[str, ...]:
+    facts, mechanism = memory(cause), cause.finding.mechanism
+    reserve, requested = facts.reserved_unallocated_bytes, facts.requested_bytes
+    if mechanism is None:
+        return ("the mechanism could not be decided from the numbers: the batch is what can be given up",)
+    if mechanism is Mechanism.BATCH and reserve is not None and requested is not None and reserve < requested:
+        return (
+            f"reserve {size(reserve)} < request {size(requested)}: not fragmentation, the batch is too large",
+        )
+    return ()
+
+
+def _unchanged(planned: Situation) -> Precondition:
+    def check(now: Situation) -> str | None:
+        same = now.overrides == planned.overrides
+        return None if same else "the overrides were changed since the plan was made"
+
+    return check
