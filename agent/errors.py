@@ -62,3 +62,11 @@ class NotifyError(AgentError):
         super().__init__(message)
         self.retry_after = retry_after
         self.permanent = permanent
+
+
+class NotFoundError(UsageError):
+    """No incident, action or server of that name."""
+
+
+class ConflictError(AgentError):
+    """It exists, but its state does not allow what was asked (approving what was already denied, say)."""
