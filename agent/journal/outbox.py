@@ -95,7 +95,8 @@ class Outbox:
         """The receiver refuses it for good; it waits for :meth:`unpark`."""
         self._store.write(
             lambda db: db.execute(
-                "UPDATE outbox SET state = 'parked', error = ?, attempts = attempts + 1 WHERE id = ?",
+                "UPDATE outbox SET state = 'parked', error = ?, attempts = attempts + 1"
+                " WHERE id = ? AND state = 'pending'",
                 (error, delivery.id),
             )
         )

@@ -1,0 +1,166 @@
+"""From published incidents to delivered messages, at the receiver's own speed.
+
+In: :meth:`Dispatcher.publish`, a short synchronous call that only writes to the journal's outbox. Out:
+deliveries, one task per notifier, so that a dead receiver delays nobody else. A failure is retried with a
+growing wait (or the receiver's Retry-After); a refusal for good is reported once and parked until the
+next start of the agent, when it is tried once more. A message is marked sent after the receiver's answer:
+only a crash in between can repeat it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import msgspec
+
+from agent.errors import NotifyError
+from agent.journal import Delivery, Journal
+from agent.model import Clock, Incident, parse_rfc3339
+from agent.notify.notifier import Notifier, NotifierStatus
+
+MIN_INTERVAL_SECONDS = 1.1  # Slack allows about one message per second and channel
+BACKOFF_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+_IDLE_SECONDS = 30.0
+_MAX_WAIT_SECONDS = 3700.0  # a longer wait means that the wall clock was set back
+
+Observe = Callable[[str, str], None]
+_log = logging.getLogger(__name__)
+_DECODER = msgspec.json.Decoder(Incident)
+
+
+class Dispatcher:
+    """All notifiers of the watcher; ``observe(notifier, outcome)`` counts sent, failed, parked."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        notifiers: Sequence[Notifier],
+        clock: Clock,
+        *,
+        observe: Observe | None = None,
+        min_interval_seconds: float = MIN_INTERVAL_SECONDS,
+    ) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._observe = observe or (lambda notifier, outcome: None)
+        self._lanes = [
+            _Lane(notifier, journal, clock, self._observe, min_interval_seconds) for notifier in notifiers
+        ]
+
+    def publish(self, incident: Incident) -> None:
+        """Queue what each notifier should say about this incident now; the same content is queued once."""
+        payload = msgspec.json.encode(incident)
+        for lane in self._lanes:
+            phase = lane.notifier.phase(incident)
+            if phase is not None:
+                topic, key = phase
+                if self._journal.outbox.enqueue(lane.notifier.name, key, topic, payload):
+                    lane.wake.set()
+
+    async def run(self) -> None:
+        """Deliver until cancelled."""
+        for lane in self._lanes:
+            self._journal.outbox.unpark(lane.notifier.name)
+        try:
+            if not self._lanes:
+                await asyncio.Event().wait()
+            await asyncio.gather(*(lane.run() for lane in self._lanes))
+        finally:
+            for lane in self._lanes:
+                await lane.notifier.close()
+
+    async def flush(self, timeout: float) -> bool:
+        """At the agent's end: wait at most ``timeout`` seconds for all to be sent; the rest stays queued."""
+        deadline = self._clock.monotonic() + timeout
+        while any(status.pending for status in self.status()):
+            if self._clock.monotonic() >= deadline:
+                return False
+            await self._clock.sleep(0.1)
+        return True
+
+    def status(self) -> tuple[NotifierStatus, ...]:
+        """How each notifier stands."""
+        return tuple(lane.status() for lane in self._lanes)
+
+
+class _Lane:
+    """One notifier's queue and its pace."""
+
+    def __init__(
+        self, notifier: Notifier, journal: Journal, clock: Clock, observe: Observe, min_interval: float
+    ) -> None:
+        self.notifier = notifier
+        self.wake = asyncio.Event()
+        self._outbox = journal.outbox
+        self._clock = clock
+        self._observe = observe
+        self._interval = min_interval
+        self._failures = 0
+        self._error: str | None = None
+        self._reported: str | None = None
+
+    def status(self) -> NotifierStatus:
+        name = self.notifier.name
+        return NotifierStatus(
+            name=name,
+            pending=self._outbox.count(name),
+            parked=self._outbox.count(name, "parked"),
+            error=self._error,
+        )
+
+    async def run(self) -> None:
+        while True:
+            self.wake.clear()
+            waiting = self._outbox.pending(self.notifier.name, limit=1)
+            if not waiting:
+                await self._pause(_IDLE_SECONDS)
+                continue
+            wait = (parse_rfc3339(waiting[0].next_at) - self._clock.now()).total_seconds()
+            # The head of the lane waits, and all behind it: order, and one backoff for a dead receiver.
+            if 0 < wait <= _MAX_WAIT_SECONDS:
+                await self._clock.sleep(min(wait, _IDLE_SECONDS))
+                continue
+            await self._deliver(waiting[0])
+
+    async def _pause(self, seconds: float) -> None:
+        """Until something is published, or for a while."""
+        wake = asyncio.ensure_future(self.wake.wait())
+        sleep = asyncio.ensure_future(self._clock.sleep(seconds))
+        try:
+            await asyncio.wait((wake, sleep), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            wake.cancel()
+            sleep.cancel()
+
+    async def _deliver(self, delivery: Delivery) -> None:
+        try:
+            ref = await self.notifier.deliver(_DECODER.decode(delivery.payload), delivery.ref)
+        except NotifyError as error:
+            self._failed(delivery, error)
+        except Exception as error:  # a defect in a notifier must not end the lane
+            _log.exception("notifier %s failed", self.notifier.name)
+            self._failed(delivery, NotifyError(f"{type(error).__name__} in the notifier"))
+        else:
+            self._failures, self._error, self._reported = 0, None, None
+            self._outbox.mark_sent(delivery, ref)
+            self._observe(self.notifier.name, "sent")
+            await self._clock.sleep(self._interval)
+
+    def _failed(self, delivery: Delivery, error: NotifyError) -> None:
+        self._error = error.message
+        if error.permanent:
+            self._outbox.park(delivery, error.message)
+            self._observe(self.notifier.name, "parked")
+        else:
+            wait = error.retry_after
+            if wait is None:
+                wait = BACKOFF_SECONDS[min(self._failures, len(BACKOFF_SECONDS) - 1)]
+            self._failures += 1
+            self._outbox.mark_failed(delivery, error.message, self._clock.now() + timedelta(seconds=wait))
+            self._observe(self.notifier.name, "failed")
+        if self._reported != error.message:
+            self._reported = error.message
+            _log.warning("notifier %s: %s; the message is kept", self.notifier.name, error.message)
