@@ -1,0 +1,46 @@
+"""``agent run -- CMD…``: the launcher owns the server and the watcher; one process tree, one Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from agent.cli.options import default_state_dir, watch_options
+
+
+@click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
+@click.option("--run-dir", type=click.Path(path_type=Path), help="The folder shared with the launcher.")
+@click.option("--probe", default="127.0.0.1:9912", show_default=True, help="HOST:PORT of /livez and /readyz.")
+@click.option("--stop-timeout", type=float, help="Seconds between SIGTERM and SIGKILL at a stop.")
+@watch_options
+@click.argument("command", nargs=-1, required=True)
+def run(
+    run_dir: Path | None,
+    probe: str,
+    stop_timeout: float | None,
+    config: Path | None,
+    listen: str | None,
+    state_dir: Path | None,
+    name: str | None,
+    dry_run: bool,
+    command: tuple[str, ...],
+) -> int:
+    """Start COMMAND (for example: vllm serve MODEL) and watch it."""
+    from agent.launch import default_run_dir
+    from agent.launch import main as launch
+
+    folder = run_dir or Path(default_run_dir())
+    watcher = [sys.executable, "-m", "agent", "watch", "--run-dir", str(folder)]
+    watcher += ["--state-dir", str(state_dir or default_state_dir())]
+    for flag, value in (("--config", config), ("--listen", listen), ("--name", name)):
+        watcher += [flag, str(value)] if value is not None else []
+    watcher += ["--dry-run"] if dry_run else []
+    arguments = ["--run-dir", str(folder), "--probe", probe, "--watcher", json.dumps(watcher)]
+    if stop_timeout is not None:
+        arguments += ["--stop-timeout", str(stop_timeout)]
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    return launch([*arguments, "--", *command])

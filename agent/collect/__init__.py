@@ -1,0 +1,30 @@
+"""Evidence: one collector per source, each yields readings and never raises; what it cannot see it says.
+
+Sources: the launcher (events, log stream, GPU and process probes), the server's own HTTP side, log files in
+attach mode. A reading is a value or a :class:`agent.model.NotMeasured` with the reason.
+"""
+
+from agent.collect.exposition import Families, family_sums
+from agent.collect.launcher import LauncherEvent, LauncherSource, exit_record, gpu_readings
+from agent.collect.logfile import LogFile
+from agent.collect.process import ProcessReading, from_probe, of_listener
+from agent.collect.vllm import Answer, Health, HealthKind, Scrape, Target, VllmClient
+
+__all__ = [
+    "Answer",
+    "Families",
+    "Health",
+    "HealthKind",
+    "LauncherEvent",
+    "LauncherSource",
+    "LogFile",
+    "ProcessReading",
+    "Scrape",
+    "Target",
+    "VllmClient",
+    "exit_record",
+    "family_sums",
+    "from_probe",
+    "gpu_readings",
+    "of_listener",
+]

@@ -1,0 +1,235 @@
+"""The vLLM server as its HTTP side shows it: ``/health``, ``/metrics``, and one small request as a proof.
+
+In: a base URL (TCP or unix socket, TLS, root path, API key). Out: a :class:`Health`, a :class:`Scrape` or a
+:class:`~agent.model.NotMeasured` with the reason. Nothing here raises on what a server answers: a server that is
+down, hung, or no vLLM at all is a reading. No prompt text of users ever passes through: the proof request is a
+fixed single token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import json
+import ssl
+from collections.abc import Collection, Mapping
+from types import TracebackType
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from agent.collect.exposition import family_sums
+from agent.model import Clock, NotMeasured
+
+METRICS_LIMIT = 32 * 2**20
+REQUEST_LIMIT = 2**20
+
+
+class HealthKind(str, enum.Enum):
+    """What ``/health`` said. vLLM answers 503 when its engine died, 200 even while it hangs (v0.32)."""
+
+    OK = "ok"
+    ENGINE_DEAD = "engine-dead"
+    REFUSED = "refused"
+    TIMEOUT = "timeout"
+    OTHER = "other"
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer of ``/health`` with the monotonic time at which it was complete."""
+
+    kind: HealthKind
+    detail: str
+    at: float
+
+
+class Scrape(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums per family, the monotonic time of the answer, and its cost in seconds."""
+
+    sums: Mapping[str, float]
+    at: float
+    seconds: float
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the proof request was answered, and what was seen."""
+
+    answered: bool
+    detail: str
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach a server. ``url`` is ``http(s)://host:port[/root]`` or ``unix:/path.sock[:/root]``."""
+
+    url: str
+    api_key: str | None = None
+    tls_ca: str | None = None
+    tls_verify: bool = True
+
+
+class VllmClient:
+    """A keep-alive client of one server; use as an async context manager."""
+
+    def __init__(self, target: Target, clock: Clock, *, timeout: float = 2.0) -> None:
+        self._target = target
+        self._clock = clock
+        self._timeout = aiohttp.ClientTimeout(total=timeout)
+        self._base, self._socket = _split(target.url)
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def url(self) -> str:
+        """The server's address for people."""
+        return self._target.url
+
+    async def __aenter__(self) -> VllmClient:
+        headers = {"Authorization": f"Bearer {self._target.api_key}"} if self._target.api_key else {}
+        self._session = aiohttp.ClientSession(
+            connector=self._connector(), headers=headers, timeout=self._timeout, auto_decompress=True
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def _connector(self) -> aiohttp.BaseConnector:
+        if self._socket is not None:
+            return aiohttp.UnixConnector(path=self._socket)
+        if not self._base.startswith("https:"):
+            return aiohttp.TCPConnector(limit=4)
+        context = ssl.create_default_context(cafile=self._target.tls_ca)
+        if not self._target.tls_verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return aiohttp.TCPConnector(limit=4, ssl=context)
+
+    async def health(self) -> Health:
+        """Ask ``/health`` once."""
+        kind, detail = await self._health()
+        return Health(kind=kind, detail=detail, at=self._clock.monotonic())
+
+    async def _health(self) -> tuple[HealthKind, str]:
+        try:
+            async with self._open().get(f"{self._base}/health") as response:
+                if response.status == 200:
+                    return HealthKind.OK, "/health answered 200"
+                if response.status == 503:
+                    return HealthKind.ENGINE_DEAD, "/health answered 503: the engine is dead"
+                return HealthKind.OTHER, f"/health answered {response.status}: is this a vLLM server?"
+        except aiohttp.ClientConnectorError as error:
+            return HealthKind.REFUSED, f"no connection: {_reason(error)}"
+        except asyncio.TimeoutError:
+            return HealthKind.TIMEOUT, f"/health gave no answer within {self._timeout.total:g} s"
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return HealthKind.REFUSED, f"connection broke: {_reason(error)}"
+
+    async def scrape(self, wanted: Collection[str]) -> Scrape | NotMeasured:
+        """One GET of ``/metrics``."""
+        began = self._clock.monotonic()
+        try:
+            async with self._open().get(f"{self._base}/metrics") as response:
+                if response.status != 200:
+                    return _unmeasured(f"{self._base}/metrics answered {response.status}")
+                body = await _bounded(response, METRICS_LIMIT)
+            families = family_sums(body, wanted)
+        except asyncio.TimeoutError:
+            return _unmeasured(f"/metrics gave no answer within {self._timeout.total:g} s")
+        except (aiohttp.ClientError, OSError) as error:
+            return _unmeasured(f"no answer from {self._base}/metrics: {_reason(error)}")
+        except ValueError as error:
+            return _unmeasured(f"{self._base}/metrics: {error}; is the port right?")
+        if not families.vllm:
+            return _unmeasured("the server exports no vllm:* series (started with --disable-log-stats, or not vLLM)")
+        now = self._clock.monotonic()
+        return Scrape(sums=families.sums, at=now, seconds=now - began)
+
+    async def ask(self, *, timeout: float = 60.0) -> Answer:
+        """Send one single-token request on the first endpoint that this server's task has."""
+        model = await self._model()
+        if isinstance(model, Answer):
+            return model
+        last = Answer(answered=False, detail="no endpoint for a small request was found")
+        for path, body in _proof_requests(model):
+            last, usable = await self._post(path, body, timeout)
+            if usable:
+                return last
+        return last
+
+    async def _model(self) -> str | Answer:
+        try:
+            async with self._open().get(f"{self._base}/v1/models") as response:
+                if response.status != 200:
+                    return Answer(answered=False, detail=f"/v1/models answered {response.status}")
+                data = json.loads(await _bounded(response, REQUEST_LIMIT))
+            return str(data["data"][0]["id"])
+        except asyncio.TimeoutError:
+            return Answer(answered=False, detail="/v1/models gave no answer")
+        except (aiohttp.ClientError, OSError) as error:
+            return Answer(answered=False, detail=f"/v1/models: {_reason(error)}")
+        except (ValueError, KeyError, IndexError, TypeError):
+            return Answer(answered=False, detail="/v1/models answered something that is not a model list")
+
+    async def _post(self, path: str, body: Mapping[str, object], timeout: float) -> tuple[Answer, bool]:
+        """The answer, and whether the endpoint exists for this server's task."""
+        began = self._clock.monotonic()
+        limit = aiohttp.ClientTimeout(total=timeout)
+        try:
+            async with self._open().post(f"{self._base}{path}", json=body, timeout=limit) as response:
+                await _bounded(response, REQUEST_LIMIT)
+                took = self._clock.monotonic() - began
+                answer = Answer(
+                    answered=response.status == 200, detail=f"{path} answered {response.status} in {took:.2f} s"
+                )
+                return answer, response.status not in (400, 404, 405, 422, 501)
+        except asyncio.TimeoutError:
+            return Answer(answered=False, detail=f"{path} gave no answer within {timeout:g} s"), True
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return Answer(answered=False, detail=f"{path}: {_reason(error)}"), True
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise RuntimeError("VllmClient is used outside its context")
+        return self._session
+
+
+def _split(url: str) -> tuple[str, str | None]:
+    if url.startswith("unix:"):
+        path, _, root = url[len("unix:") :].partition(":")
+        return f"http://localhost{root.rstrip('/')}", path
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", None
+
+
+async def _bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in response.content.iter_chunked(65536):
+        size += len(chunk)
+        if size > limit:
+            raise ValueError(f"the answer is larger than {limit >> 20} MiB")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _proof_requests(model: str) -> tuple[tuple[str, Mapping[str, object]], ...]:
+    """Generation first; embedding and pooling servers have no completions."""
+    return (
+        ("/v1/completions", {"model": model, "prompt": "1", "max_tokens": 1, "temperature": 0}),
+        ("/v1/chat/completions", {"model": model, "messages": [{"role": "user", "content": "1"}], "max_tokens": 1}),
+        ("/v1/embeddings", {"model": model, "input": "1"}),
+        ("/pooling", {"model": model, "input": "1"}),
+    )
+
+
+def _reason(error: BaseException) -> str:
+    inner = getattr(error, "os_error", None) or error
+    return getattr(inner, "strerror", None) or str(inner) or type(inner).__name__
+
+
+def _unmeasured(reason: str) -> NotMeasured:
+    return NotMeasured(check="vllm metrics", reason=reason)

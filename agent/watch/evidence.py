@@ -1,0 +1,162 @@
+"""Everything the watcher knows of one server now, in one place, and the view that remediation has of it.
+
+In: what the collectors bring (child state, health, scrapes, log chunks, exit records). Out: the standing, the
+context for a diagnosis, and :class:`agent.remediate.View`. It decides nothing and sends nothing but the one small
+proof request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from agent.collect import Health, ProcessReading, Scrape, VllmClient
+from agent.model import Cause, Clock, Context, Exit, GpuReading, NotMeasured, State
+from agent.watch.liveness import Child, Liveness, Standing
+from agent.watch.startlog import StartLog
+
+DRAIN_SECONDS = 0.5
+
+
+class ServerEvidence:
+    """The newest start of one server. ``on_state`` is called after every change of state."""
+
+    def __init__(self, log: StartLog, clock: Clock, on_state: Callable[[Standing], None]) -> None:
+        self.log = log
+        self.client: VllmClient | None = None
+        self.status: Mapping[str, Any] = {}
+        self.exit: Exit | None = None
+        self.gpus: tuple[GpuReading, ...] | NotMeasured = NotMeasured(check="gpu memory", reason="not asked yet")
+        self.processes: ProcessReading | NotMeasured = NotMeasured(check="processes", reason="not asked yet")
+        self.scrape: Scrape | NotMeasured = NotMeasured(check="vllm metrics", reason="not asked yet")
+        self.cause_of: Callable[[], Cause | None] = lambda: None
+        self._on_state = on_state
+        self._clock = clock
+        self._liveness = Liveness(clock)
+        self._starts = 0
+        self._ended = False
+        self._frozen = False
+        self._changed = asyncio.Event()
+
+    # -- what the collectors bring ------------------------------------------------------------------------
+
+    def saw_start(self) -> None:
+        """A new start of the server: nothing of the last one counts from here on."""
+        self._starts += 1
+        self._ended = False
+        self.scrape = NotMeasured(check="vllm metrics", reason="this start was not scraped yet")
+        self._after(self._liveness.saw_child(Child.STARTING))
+
+    def saw_exit(self, record: Exit | None) -> None:
+        """The newest start has ended; ``record`` is None where no launcher saw it."""
+        self.exit = record
+        self._ended = record is None or not record.asked
+        child = Child.STOPPED if record is not None and record.asked else Child.DEAD
+        self._after(self._liveness.saw_child(child), always=True)
+
+    def saw_return(self) -> None:
+        """Attach mode: it answers again, so a new start has begun unseen."""
+        if self._ended or self._starts == 0:
+            self._starts += 1
+            self._ended = False
+            self._wake()
+
+    def saw_child(self, child: Child | None) -> None:
+        """The launcher's word on the present child."""
+        self._after(self._liveness.saw_child(child))
+
+    def saw_health(self, health: Health) -> None:
+        """One answer of ``/health``."""
+        loading = None if self.log.session.started else self.log.session.progress
+        self._liveness.saw_loading(loading)
+        self._after(self._liveness.saw_health(health))
+
+    def saw_scrape(self, scrape: Scrape | NotMeasured) -> None:
+        """One round of ``/metrics``."""
+        self.scrape = scrape
+
+    def saw_freeze(self, frozen: bool) -> None:
+        """``agent freeze`` came into force or was lifted."""
+        changed, self._frozen = frozen is not self._frozen, frozen
+        self._after(False, always=changed)
+
+    def saw_log(self) -> None:
+        """An anchor completed: whoever waits should look again."""
+        self._wake()
+
+    def _after(self, state_changed: bool, *, always: bool = False) -> None:
+        if state_changed:
+            self._on_state(self._liveness.standing)
+        if state_changed or always:
+            self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # -- what the watcher asks ----------------------------------------------------------------------------
+
+    @property
+    def standing(self) -> Standing:
+        """The judged state with its reason."""
+        return self._liveness.standing
+
+    def context(self) -> Context:
+        """What is known beside the log when a cause is named."""
+        argv = self.status.get("effective_argv") or self.status.get("argv") or ()
+        return Context(
+            exit=self.exit if self._ended else None,
+            argv=tuple(str(word) for word in argv),
+            env={str(name): str(value) for name, value in (self.status.get("env") or {}).items()},
+            gpus=None if isinstance(self.gpus, NotMeasured) else self.gpus,
+            vllm_version=self.status.get("vllm_version"),
+            triton_version=self.status.get("triton_version"),
+        )
+
+    def not_measured(self) -> tuple[NotMeasured, ...]:
+        """What could not be seen, with the reasons."""
+        return tuple(one for one in (self.scrape, self.gpus, self.processes) if isinstance(one, NotMeasured))
+
+    # -- agent.remediate.View -----------------------------------------------------------------------------
+
+    def state(self) -> State:
+        return self._liveness.standing.state
+
+    def frozen(self) -> bool:
+        return self._frozen
+
+    def start_seq(self) -> int:
+        return self._starts
+
+    def ended(self) -> bool:
+        return self._ended
+
+    def exit_seq(self) -> int | None:
+        return self.exit.seq if self.exit is not None else None
+
+    def log_seen(self, fault: str) -> bool:
+        return self.log.saw(fault)
+
+    def metric(self, name: str) -> float | None:
+        return None if isinstance(self.scrape, NotMeasured) else self.scrape.sums.get(name)
+
+    async def request_answered(self) -> tuple[bool, str]:
+        if self.client is None:
+            return False, "the server's address is not known"
+        answer = await self.client.ask()
+        return answer.answered, answer.detail
+
+    async def wait_change(self, timeout: float) -> None:
+        changed = self._changed
+        try:
+            await asyncio.wait_for(changed.wait(), timeout)
+        except asyncio.TimeoutError:
+            return
+
+    async def fresh_cause(self) -> Cause | None:
+        """Read the ended start's log to its end, then name the cause."""
+        if self.exit is not None:
+            await self.log.reach(self.exit.log_offset, DRAIN_SECONDS)
+        self.log.finish()
+        return self.cause_of()

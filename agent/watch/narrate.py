@@ -1,0 +1,91 @@
+"""What the watcher says on its terminal: one line per thing that happened, cause first, numbers with units."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from agent.model import Action, ActionState, Clock, Incident, IncidentState, Mode
+from agent.watch.liveness import Standing
+
+STATES = {
+    IncidentState.OPEN: "INCIDENT",
+    IncidentState.ACTING: "acting on",
+    IncidentState.AWAITING_APPROVAL: "WAITS FOR APPROVAL",
+    IncidentState.VERIFYING: "verifying",
+    IncidentState.RESOLVED: "RESOLVED",
+    IncidentState.UNRESOLVED: "UNRESOLVED",
+}
+
+
+class Narrator:
+    """Writes lines with the time of day; a closed terminal is no reason to stop watching."""
+
+    def __init__(self, out: TextIO, clock: Clock) -> None:
+        self._out = out
+        self._clock = clock
+        self._said: dict[str, tuple[object, ...]] = {}
+
+    def line(self, text: str) -> None:
+        """One line; further lines of ``text`` are indented under it."""
+        head, *rest = text.splitlines() or [""]
+        stamp = self._clock.now().strftime("%H:%M:%S")
+        body = "\n".join([f"{stamp} agent: {head}", *(f"{'':16}{one}" for one in rest)])
+        try:
+            self._out.write(body + "\n")
+            self._out.flush()
+        except (OSError, ValueError):
+            return
+
+    def state(self, server: str, standing: Standing) -> None:
+        """The server changed its state."""
+        self.line(f"{server} is {standing.state.value}: {standing.reason}")
+
+    def incident(self, incident: Incident) -> None:
+        """An incident changed; what was already said is not said again."""
+        key = (incident.state, incident.fault, incident.summary, incident.note)
+        if self._said.get(incident.id) != key:
+            self._said[incident.id] = key
+            self.line("\n".join(_incident_lines(incident)))
+        for action in incident.actions:
+            self._action(action)
+        if incident.state.closed:
+            self._forget(incident)
+
+    def _action(self, action: Action) -> None:
+        key = (action.state, action.outcome)
+        if self._said.get(action.id) == key:
+            return
+        self._said[action.id] = key
+        self.line("\n".join(_action_lines(action)))
+
+    def _forget(self, incident: Incident) -> None:
+        for key in (incident.id, *(action.id for action in incident.actions)):
+            self._said.pop(key, None)
+
+
+def _incident_lines(incident: Incident) -> list[str]:
+    mechanism = f" ({incident.mechanism.value})" if incident.mechanism else ""
+    head = f"{STATES[incident.state]} {incident.id} {incident.severity.value} {incident.fault}{mechanism}"
+    lines = [f"{head}: {incident.summary}"]
+    if incident.note:
+        lines.append(f"next: {incident.note}")
+    return lines
+
+
+def _action_lines(action: Action) -> list[str]:
+    lines = [f"action {action.id} {action.action} [{action.state.value}]: {action.change}"]
+    if action.state in (ActionState.RUNNING, ActionState.PROPOSED, ActionState.AWAITING_APPROVAL):
+        lines += [f"  {why}" for why in action.why]
+    if action.state is ActionState.AWAITING_APPROVAL:
+        lines.append(f"  approve: agent approve {action.id}    deny: agent deny {action.id}")
+    if action.state is ActionState.PROPOSED and action.mode is Mode.DRY_RUN:
+        lines.append("  dry run: nothing was changed")
+    lines += [
+        f"  proof {proof.kind}{f' {proof.subject}' if proof.subject else ''}: "
+        f"{'held' if proof.passed else 'failed'}{f' ({proof.detail})' if proof.detail else ''}"
+        for proof in action.proof
+        if proof.passed is not None and action.state.final
+    ]
+    if action.outcome:
+        lines.append(f"  {action.outcome}")
+    return lines

@@ -1,0 +1,298 @@
+"""The watch over one server: its collectors, its deaths, its incidents.
+
+In: what the sources bring (a launcher's events, log and probes, or a URL and log files). Out: the standing,
+incidents through the keeper, repairs through the remediator. The order at a death is fixed: open the incident at
+once, ask the launcher to hold, read the log to the offset that the exit record names, name the cause, pursue the
+repair. A death while a repair is pursued belongs to that repair, which sees it through its view.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from agent.collect import Scrape
+from agent.diagnose import Signal
+from agent.errors import AgentError
+from agent.model import Action, Cause, Evidence, Exit, Incident, IncidentState, State, rfc3339
+from agent.remediate import Remediator
+from agent.watch.deaths import Silence, fallback_cause, first_sight, opening_delay
+from agent.watch.evidence import ServerEvidence
+from agent.watch.keeper import IncidentKeeper
+from agent.watch.liveness import Standing
+from agent.watch.sources import make_source
+from agent.watch.startlog import StartLog
+from agent.watch.tasks import every, supervise
+from agent.watch.world import ServerSpec, World
+
+WANTED = (
+    "vllm:generation_tokens_total",
+    "vllm:prompt_tokens_total",
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:request_success_total",
+    "vllm:num_preemptions_total",
+    "http_requests_total",
+)
+SLOW_SECONDS = 10.0
+HOLD_SECONDS = 60.0
+HOLD_RENEW_SECONDS = 20.0
+# A fatal line is followed by the exit within seconds (EngineCore killed: 0.9 s; scheduler assertion: 3.1 s).
+FATAL_GRACE_SECONDS = 30.0
+
+
+class ServerWatch:
+    """One server under watch. ``run`` goes on until it is cancelled."""
+
+    def __init__(self, spec: ServerSpec, world: World) -> None:
+        self.name = spec.name
+        self._world = world
+        self._clock = world.clock
+        self.log = StartLog(world.catalogue, source=f"{spec.name} log", on_signal=self._on_signal)
+        self.evidence = ServerEvidence(self.log, world.clock, self._on_state)
+        self.evidence.cause_of = self._cause
+        self.keeper = IncidentKeeper(spec.name, world.journal, world.clock, world.publish)
+        self.source = make_source(spec, self, world)
+        self._remediator = Remediator(
+            server=spec.name,
+            hands=self.source.hands,
+            view=self.evidence,
+            ledger=world.journal,
+            guard=world.guard,
+            clock=world.clock,
+            on_change=self.keeper.changed,
+        )
+        self._pursuit: asyncio.Task[None] | None = None
+        self._silence = Silence(world.clock, FATAL_GRACE_SECONDS)
+        self._held_at: float | None = None
+
+    async def run(self) -> None:
+        """Collect and react for ever."""
+        await self.source.connect()
+        self._resume()
+        bodies = {
+            **self.source.bodies(),
+            "scrape": lambda: every(self._world.current.value.poll_seconds, self._tick, self._clock),
+            "probes": lambda: every(SLOW_SECONDS, self._probe, self._clock),
+        }
+        tasks = [
+            asyncio.create_task(supervise(f"{self.name}/{name}", body, self._clock, self._world.narrator.line))
+            for name, body in bodies.items()
+        ]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in [*tasks, *([self._pursuit] if self._pursuit else [])]:
+                task.cancel()
+            await self.source.close()
+
+    # -- what people ask ----------------------------------------------------------------------------------
+
+    def approve(self, action_id: str, actor: str) -> Action:
+        """Allow a pending action; raises AgentError."""
+        return self._remediator.approve(action_id, actor)
+
+    def deny(self, action_id: str, actor: str) -> Action:
+        """Refuse a pending action; raises AgentError."""
+        return self._remediator.deny(action_id, actor)
+
+    async def freeze(self, frozen: bool) -> None:
+        """Stop all acting, or allow it again; the launcher keeps it across everything."""
+        await self.source.freeze(frozen)
+        self.evidence.saw_freeze(frozen)
+
+    def status(self) -> dict[str, Any]:
+        """One entry of ``/api/v1/status``."""
+        standing, status = self.evidence.standing, self.evidence.status
+        client = self.evidence.client
+        return {
+            "name": self.name,
+            "state": standing.state.value,
+            "since": rfc3339(standing.since),
+            "reason": standing.reason,
+            "url": client.url if client is not None else None,
+            "pid": status.get("child_pid"),
+            "breaker_open": self._world.guard.breaker_open(self.name),
+            "overrides": status.get("overrides"),
+            "not_measured": [msgspec.to_builtins(one) for one in self.evidence.not_measured()],
+        }
+
+    async def after_reset(self) -> None:
+        """A person closed the breaker: a server that was kept down is started again."""
+        if self.evidence.ended() and self.source.hands is not None and not self._pursuing():
+            await self.source.hands.restart("breaker reset by a person", "", verify_memory=True)
+
+    # -- what the sources bring ---------------------------------------------------------------------------
+
+    def began(self, reason: str) -> None:
+        """A new start of the server's process."""
+        self.log.begin()
+        self._silence.clear()
+        self._held_at = None
+        self.evidence.saw_start()
+        self._world.metrics.started(self.name, reason)
+
+    async def ended(self, record: Exit) -> None:
+        """The server's process has ended. Handled once, also across restarts of the agent."""
+        self.evidence.saw_exit(record)
+        key = f"{self.name}/exit/{record.command_hash}/{record.seq}/{record.started_at}"
+        if not self._world.journal.claim(key) or record.asked:
+            return
+        if record.reason == "stopped-from-outside":
+            self._world.narrator.line(f"{self.name} was stopped from outside; it is started again")
+            await self._restart("stopped from outside")
+            return
+        await self.died(record)
+
+    async def died(self, record: Exit | None) -> None:
+        """An end that nobody asked for; ``record`` is None in attach mode."""
+        self._silence.clear()
+        exited_at = record.exited_at if record else None
+        if self.keeper.active is None:
+            fault, summary, evidence = first_sight(record, self.log.signals)
+            self.keeper.open(fault, summary, evidence, exited_at=exited_at)
+        if record is not None:
+            await self._hold()
+            self._world.metrics.time_to_open(opening_delay(record, self.keeper.active))
+        if not self._pursuing():
+            self._pursuit = asyncio.create_task(self._pursue(exited_at))
+
+    def missed(self, record: Exit) -> None:
+        """An end that happened while no agent watched; the launcher has started the server again by itself."""
+        key = f"{self.name}/exit/{record.command_hash}/{record.seq}/{record.started_at}"
+        if record.asked or not self._world.journal.claim(key) or self.keeper.active is not None:
+            return
+        fault, summary, evidence = first_sight(record, [])
+        incident = self.keeper.open(fault, summary, evidence, exited_at=record.exited_at)
+        note = "it ended while no agent watched; the launcher restarted it by itself"
+        self.keeper.close(incident, IncidentState.RESOLVED, note)
+
+    def _on_signal(self, signal: Signal) -> None:
+        self.evidence.saw_log()
+        if not signal.fatal or self.evidence.state() in (State.STOPPED, State.DRAINING):
+            return
+        if self.keeper.active is None and not self.evidence.ended():
+            seen = Evidence(source="log", where=signal.where, text=signal.text)
+            self.keeper.open(signal.fault, f"the log shows {signal.fault}; reading on", (seen,), exited_at=None)
+            self._silence.begin()
+
+    def _on_state(self, standing: Standing) -> None:
+        self._world.narrator.state(self.name, standing)
+        self._world.metrics.set_state(self.name, standing.state)
+        if self.source.hands is None:
+            self._attached_state(standing)
+
+    def _attached_state(self, standing: Standing) -> None:
+        """Nothing wraps the server: its state is all there is to see of a death and of a return."""
+        if standing.state is State.DEAD:
+            self._spawn(self.died(None))
+        elif standing.state is State.SERVING:
+            self.evidence.saw_return()
+            if self.keeper.active is not None and not self._pursuing():
+                self.keeper.close(self.keeper.active, IncidentState.RESOLVED, "the server came back by itself")
+
+    # -- rounds -------------------------------------------------------------------------------------------
+
+    async def _tick(self) -> None:
+        client = self.evidence.client
+        if client is not None and not self._down():
+            self.evidence.saw_health(await client.health())
+            self.evidence.saw_scrape(await client.scrape(WANTED))
+        if isinstance(self.evidence.scrape, Scrape):
+            self._world.metrics.scraped(self.name, self.evidence.scrape.seconds)
+        self.evidence.saw_freeze(self.source.frozen())
+        await self._after_fatal_line()
+        await self._keep_down()
+
+    async def _probe(self) -> None:
+        await self.source.probe()
+        self._world.metrics.set_breaker(self.name, self._world.guard.breaker_open(self.name) is not None)
+        self._world.metrics.set_override(self.name, bool(self.evidence.status.get("overrides")))
+
+    def _down(self) -> bool:
+        """Nothing listens: the launcher said that the process has ended."""
+        return self.source.hands is not None and self.evidence.state() in (State.DEAD, State.STOPPED) and (
+            self.evidence.exit is not None and self.evidence.ended()
+        )
+
+    async def _after_fatal_line(self) -> None:
+        """A fatal line without an exit: the server either went on, or it hangs there with a dead engine."""
+        if not self._silence.over() or self.keeper.active is None or self._pursuing():
+            return
+        self._silence.clear()
+        if self.evidence.state() is State.SERVING:
+            note = f"the server went on serving for {FATAL_GRACE_SECONDS:g} s after the line"
+            self.keeper.close(self.keeper.active, IncidentState.RESOLVED, note)
+            return
+        self._pursuit = asyncio.create_task(self._pursue(None))
+
+    async def _keep_down(self) -> None:
+        """While the remediator says that a restart would do harm, ask the launcher to go on waiting."""
+        if not self.evidence.ended() or not self._remediator.stay_down:
+            return
+        due = self._held_at is None or self._clock.monotonic() - self._held_at > HOLD_RENEW_SECONDS
+        if due:
+            await self._hold()
+
+    # -- acting -------------------------------------------------------------------------------------------
+
+    def _resume(self) -> None:
+        """Go on with what a previous life of the agent left open."""
+        incident = self.keeper.restore()
+        if incident is not None:
+            self._world.narrator.line(f"going on with incident {incident.id} of a previous run")
+            self._pursuit = asyncio.create_task(self._resumed(incident))
+
+    async def _resumed(self, incident: Incident) -> None:
+        await self._guarded(self._remediator.resume(incident, self.source.situation))
+
+    async def _pursue(self, exited_at: str | None) -> None:
+        """Name the cause, then repair it."""
+        cause = await self.evidence.fresh_cause() or fallback_cause(self.evidence.exit)
+        incident = self.keeper.active
+        if incident is None:
+            return
+        incident = self.keeper.name_cause(incident, cause, exited_at=exited_at)
+        await self._guarded(self._remediator.pursue(incident, cause, self.source.situation))
+
+    async def _guarded(self, work: object) -> None:
+        """A fault of the agent's own must not leave an incident open in silence."""
+        try:
+            await work  # type: ignore[misc]
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            self._world.narrator.line(f"{self.name}: the repair broke off: {type(error).__name__}: {error}")
+            if self.keeper.active is not None:
+                note = f"the agent's own fault, please report it: {type(error).__name__}: {error}"
+                self.keeper.close(self.keeper.active, IncidentState.UNRESOLVED, note)
+
+    def _cause(self) -> Cause | None:
+        causes = self.log.session.conclude(self.evidence.context())
+        return causes[0] if causes else None
+
+    def _pursuing(self) -> bool:
+        return self._pursuit is not None and not self._pursuit.done()
+
+    def _spawn(self, work: object) -> None:
+        self._background = asyncio.ensure_future(work)  # type: ignore[call-overload]
+
+    async def _hold(self) -> None:
+        hands, seq = self.source.hands, self.evidence.exit_seq()
+        if hands is None or seq is None:
+            return
+        self._held_at = self._clock.monotonic()
+        try:
+            await hands.hold(seq, HOLD_SECONDS)
+        except AgentError as error:
+            self._world.narrator.line(f"{self.name}: the launcher does not hold: {error.message}")
+
+    async def _restart(self, reason: str) -> None:
+        if self.source.hands is None:
+            return
+        try:
+            await self.source.hands.restart(reason, "", verify_memory=True)
+        except AgentError as error:
+            self._world.narrator.line(f"{self.name}: the launcher did not restart it: {error.message}")
