@@ -12,6 +12,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 CODE := agent tests deploy bench
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_ROOT_USER_ACTION := ignore
 
 .PHONY: help setup demo test test-fast test-real vllm zipapp lint format bench clean
 

@@ -5,6 +5,7 @@
 # WHEELS: the agent's dependencies as wheels. VENV: the agent's own virtual environment, made here, so that the agent
 # and vLLM do not share a library. SITE: where vLLM is unpacked (default /tmp/site).
 set -euo pipefail
+export PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 parts=$1 wheels=$2 venv=$3 site=${4:-/tmp/site}

@@ -4,6 +4,7 @@
 # All is made in a draft folder that is renamed at the end, under a lock: an interrupted install leaves nothing that
 # looks whole, and two callers at once install once.
 set -euo pipefail
+export PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
 
 version=0.32.0
 torch=2.13.0
@@ -29,7 +30,7 @@ need_libnuma() {
 
 install_into() {
     local draft=$1 pip site script
-    pip=("$draft/bin/python" -m pip --disable-pip-version-check -q)
+    pip=("$draft/bin/python" -m pip -q)
     say "making the virtual environment"
     "$here/../../deploy/venv.sh" "$draft" python3.11 python3.12 python3.10 python3
     say "installing torch $torch"
