@@ -64,7 +64,7 @@ class NotifyError(AgentError):
         self.permanent = permanent
 
 
-class NotFoundError(UsageError):
+class NotFoundError(AgentError):
     """No incident, action or server of that name."""
 
 
