@@ -25,7 +25,7 @@ API = "(APIServer pid=100)"
 ORDINARY = (
     f'{API} INFO:     127.0.0.1:51234 - "POST /v1/completions HTTP/1.1" 200 OK',
     f"{API} INFO 11-30 10:00:10 [loggers.py:279] Engine 000: Avg prompt throughput: 812.1 tokens/s, "
-    "Avg generation throughput: 2048.9 tokens/s, Running: 32 reqs, Waiting: 0 reqs, GPU KV cache usage: 12.4%",
+    "Avg generation throughput: 2048.9 tokens/s, Running: 8 reqs, Waiting: 0 reqs, GPU KV cache usage: 12.4%",
 )
 WALL = (
     f'{API} ERROR 11-30 10:00:11 [serving.py:500]   File "/opt/vllm/v1/engine/async_llm.py", line 512',
