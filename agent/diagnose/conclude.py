@@ -1,0 +1,327 @@
+"""From the anchors of a start to its causes: one root, its symptoms under it.
+
+In: a :class:`Start`, the catalogue, whatever else is known (exit record, command, cards). Out: causes, most likely first;
+nothing where nothing is wrong. The order of proof: certain before likely, then the deepest process (worker before engine
+before API server), then the earliest line. "Engine dead" is what every fatal cause looks like from above, so it stands
+alone only where no cause is in the log. A cause without its decisive line is never certain.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from agent.diagnose.catalogue import Catalogue, Fault, Phase, Signature
+from agent.diagnose.families import read_assembler, read_cache, read_occupancy, read_port, read_process
+from agent.diagnose.memory import read_memory
+from agent.diagnose.reading import Reading, fill
+from agent.diagnose.redact import redact
+from agent.diagnose.runbook import runbook_of
+from agent.diagnose.start import Anchor, Start
+from agent.model import Cause, Confidence, Context, Evidence, Exit, Finding, Mechanism, Remedy, Severity
+
+MAX_EVIDENCE = 6
+_RANK = {Confidence.CERTAIN: 0, Confidence.LIKELY: 1, Confidence.POSSIBLE: 2}
+DEAD, HANG, HOST_OOM, INVALID = "engine-dead", "engine-hang", "host-oom-kill", "config-invalid"
+# What only a server that was already serving, or was still starting, prints.
+_SERVED = re.compile(
+    r"output_handler failed|encountered a fatal error|Error in \w+ stream|[Ee]ngine loop is not running"
+    r"|Background loop|AsyncEngineDeadError|chat[_ ]?completion"
+)
+_STARTING = re.compile(r"failed to start|initialization failed|failed to initialize", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An anchor read as one fault."""
+
+    fault: Fault
+    signature: Signature
+    anchor: Anchor
+    phase: Phase
+    confidence: Confidence
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        return _RANK[self.confidence], -self.anchor.line.depth, self.anchor.sequence
+
+
+def conclude(start: Start, catalogue: Catalogue, context: Context) -> tuple[Cause, ...]:
+    """The causes of this start, most likely first."""
+    found = _candidates(start)
+    initiating = [c for c in found if c.signature.role == "initiating"]
+    cascade = [c for c in found if c.signature.role == "cascade"]
+    initiating = _without_guesses(initiating, start)
+    initiating = _hang_rule(initiating, start)
+    initiating = _host_oom_rule(initiating, cascade, catalogue, context)
+    judge = _Judge(start, catalogue, context, cascade)
+    if not initiating:
+        return judge.without_cause()
+    return judge.with_cause(sorted(initiating, key=lambda c: c.order))
+
+
+def _candidates(start: Start) -> list[Candidate]:
+    found: list[Candidate] = []
+    fallback = _fallback_phase(start)
+    for anchor in start.anchors:
+        if anchor.after_shutdown:
+            continue
+        phase = fallback if anchor.phase == "unknown" else anchor.phase
+        chosen = anchor.candidate(phase)
+        if chosen is None:
+            continue
+        fault, signature = chosen
+        confidence = signature.confidence
+        if (
+            any(pattern in start.unless for pattern in fault.conditions.unless)
+            and confidence is not Confidence.CERTAIN
+        ):
+            continue
+        if anchor.phase == "unknown" and signature.phases and confidence is Confidence.CERTAIN:
+            confidence = Confidence.LIKELY if phase != "unknown" else Confidence.POSSIBLE
+        found.append(Candidate(fault, signature, anchor, phase, confidence))
+    return found
+
+
+def _fallback_phase(start: Start) -> Phase:
+    """The phase of errors that came without one: by what was printed about the same death."""
+    if start.ready:
+        return "serving"
+    texts = [anchor.line.text for anchor in start.anchors]
+    if any(_SERVED.search(text) for text in texts) or start.throughput:
+        return "serving"
+    return "warmup" if any(_STARTING.search(text) for text in texts) else "unknown"
+
+
+def _without_guesses(found: list[Candidate], start: Start) -> list[Candidate]:
+    """A traceback that merely passes through a place is a guess; any named exception is better."""
+    if not start.exceptions:
+        return found
+    return [
+        c for c in found if not (c.fault.family == "memory" and c.signature.confidence is Confidence.POSSIBLE)
+    ]
+
+
+def _hang_rule(found: list[Candidate], start: Start) -> list[Candidate]:
+    """The broadcast message alone: a compile prints it too, and what went on afterwards was no hang."""
+    kept: list[Candidate] = []
+    for candidate in found:
+        guess = candidate.fault.fault == HANG and candidate.signature.confidence is Confidence.POSSIBLE
+        if guess and start.throughput and start.throughput[0] > candidate.anchor.last_sequence:
+            continue
+        if guess and start.ready and not candidate.anchor.ready:
+            continue
+        if (
+            guess
+            and not start.ready
+            and start.milestone in ("banner", "loading", "loaded", "compiling", "capturing")
+        ):
+            continue
+        if guess and (candidate.anchor.ready or _repeated(found)):
+            candidate = Candidate(
+                candidate.fault, candidate.signature, candidate.anchor, candidate.phase, Confidence.LIKELY
+            )
+        kept.append(candidate)
+    return kept
+
+
+def _repeated(found: list[Candidate]) -> bool:
+    return sum(c.anchor.count for c in found if c.fault.fault == HANG) > 1
+
+
+def _host_oom_rule(
+    found: list[Candidate], cascade: list[Candidate], catalogue: Catalogue, context: Context
+) -> list[Candidate]:
+    """A worker that ended by signal 9 proves nothing; the kernel's counter decides, both ways."""
+    kills = context.exit.oom_kill_delta if context.exit else None
+    if kills is None:
+        return found
+    if kills == 0:
+        return [c for c in found if c.fault.fault != HOST_OOM or c.confidence is Confidence.CERTAIN]
+    mine = [c for c in found if c.fault.fault == HOST_OOM]
+    others = [c for c in found if c.fault.fault != HOST_OOM]
+    if mine:
+        return [Candidate(c.fault, c.signature, c.anchor, c.phase, Confidence.CERTAIN) for c in mine] + others
+    fault = catalogue.get(HOST_OOM)
+    if fault is None or not cascade or any(c.confidence is Confidence.CERTAIN for c in others):
+        return found
+    first = min(cascade, key=lambda c: c.order)
+    return [Candidate(fault, fault.signatures[0], first.anchor, first.phase, Confidence.CERTAIN), *others]
+
+
+class _Judge:
+    """Builds the findings. Holds what every one of them needs."""
+
+    def __init__(
+        self, start: Start, catalogue: Catalogue, context: Context, cascade: list[Candidate]
+    ) -> None:
+        self._start = start
+        self._catalogue = catalogue
+        self._context = context
+        self._cascade = sorted(cascade, key=lambda c: c.anchor.sequence)
+        self._weak = [c for c in self._cascade if self._counts(c)]
+        # A failed call to the workers is death only where something else says so: it may be one administrator's request.
+        self._dead = self._weak if any(c.confidence is not Confidence.POSSIBLE for c in self._weak) else []
+
+    def _counts(self, candidate: Candidate) -> bool:
+        """A symptom before the server became ready explains nothing once it did."""
+        return candidate.anchor.ready or self._start.ready is None
+
+    def with_cause(self, ordered: list[Candidate]) -> tuple[Cause, ...]:
+        by_fault: dict[str, list[Candidate]] = {}
+        for candidate in ordered:
+            by_fault.setdefault(candidate.fault.fault, []).append(candidate)
+        names = list(by_fault)
+        root = names[0]
+        explained = [n for n in names[1:] if n in ordered[0].fault.explains]
+        if self._dead and DEAD in ordered[0].fault.explains:
+            explained.append(DEAD)
+        recovered = self._recovered(by_fault[root])
+        causes = [self._cause(by_fault[root], tuple(dict.fromkeys(explained)), demoted=recovered)]
+        rest = [n for n in names[1:] if n not in explained]
+        if root == HOST_OOM and by_fault[root][0].confidence is not Confidence.CERTAIN:
+            # Signal 9 without the kernel's word: both answers stay open, the broader first.
+            causes[:0] = self._dead_cause(Confidence.LIKELY)
+        causes += [self._cause(by_fault[name], (), demoted=True) for name in rest[:2]]
+        return tuple(causes)
+
+    def _recovered(self, mine: list[Candidate]) -> bool:
+        """The server became ready after the last of these lines and nothing failed since."""
+        if self._start.ready is None or self._dead or self._failed_exit():
+            return False
+        return all(not candidate.anchor.ready for candidate in mine)
+
+    def _failed_exit(self) -> bool:
+        record = self._context.exit
+        return record is not None and not record.asked
+
+    def without_cause(self) -> tuple[Cause, ...]:
+        record = self._context.exit
+        if self._dead:
+            return tuple(self._dead_cause(Confidence.LIKELY))
+        if self._weak and (self._start.ready is None or self._failed_exit()):
+            return (self._cause(self._weak, ()),)
+        if record is None or record.asked or self._start.shutdown:
+            return ()
+        if record.oom_kill_delta:
+            return self._from_exit(HOST_OOM, record, Confidence.CERTAIN)
+        if record.code == 2 and self._start.ready is None:
+            return self._from_exit(INVALID, record, Confidence.LIKELY)
+        return self._from_exit(DEAD, record, Confidence.LIKELY)
+
+    def _dead_cause(self, confidence: Confidence) -> list[Cause]:
+        if not self._dead:
+            return []
+        if self._start.ready is None and not any(_SERVED.search(c.anchor.line.text) for c in self._dead):
+            confidence = Confidence.POSSIBLE if self._start.exceptions else confidence
+        mine = [Candidate(c.fault, c.signature, c.anchor, c.phase, confidence) for c in self._dead]
+        mine.sort(key=lambda c: (-c.anchor.line.depth, c.anchor.sequence))
+        return [self._cause(mine, ())]
+
+    def _from_exit(self, name: str, record: Exit, confidence: Confidence) -> tuple[Cause, ...]:
+        fault = self._catalogue.get(name)
+        if fault is None:
+            return ()
+        reading = read_process((), self._context) if fault.family == "process" else Reading()
+        return (self._finish(fault, confidence, fault.severity, reading, (_exit_evidence(record),), ()),)
+
+    def _cause(self, mine: list[Candidate], explains: tuple[str, ...], *, demoted: bool = False) -> Cause:
+        first = mine[0]
+        reading = self._read(mine)
+        severity = Severity.INFO if demoted else first.signature.severity or first.fault.severity
+        confidence = Confidence.POSSIBLE if demoted and explains == () else first.confidence
+        return self._finish(first.fault, confidence, severity, reading, self._evidence(mine), explains)
+
+    def _read(self, mine: list[Candidate]) -> Reading:
+        texts = [candidate.anchor.line.text for candidate in mine]
+        family = mine[0].fault.family
+        if family == "memory":
+            return read_memory(texts, mine[0].phase, self._context, self._start.pids)
+        if family == "cache":
+            return read_cache(texts)
+        if family == "occupancy":
+            return read_occupancy(texts)
+        if family == "assembler":
+            return read_assembler(texts)
+        if family == "port":
+            arguments = self._start.settings.get("arguments")
+            return read_port([*texts, arguments[0]] if arguments else texts, self._context)
+        if family == "process":
+            reading = read_process(texts, self._context)
+            if mine[0].fault.fault == DEAD and self._start.exceptions:
+                first = min(self._start.exceptions, key=lambda seen: -seen[0].depth)
+                reading = Reading(
+                    facts=reading.facts, words={**reading.words, "exception": redact(first[0].text, 200)}
+                )
+            return reading
+        return Reading()
+
+    def _evidence(self, mine: list[Candidate]) -> tuple[Evidence, ...]:
+        shown: dict[str, Evidence] = {}
+        for candidate in mine:
+            times = f" ({candidate.anchor.count} times)" if candidate.anchor.count > 1 else ""
+            text = redact(candidate.anchor.line.text, 480) + times
+            shown.setdefault(candidate.anchor.line.text[:120], _log(candidate.anchor, text))
+        if mine[0].fault.fault == DEAD:
+            for line, where in self._start.exceptions[:2]:
+                shown.setdefault(line.text[:120], Evidence(source="log", where=where, text=redact(line.text)))
+        elif self._dead and mine[0].anchor is not self._dead[0].anchor:
+            last = self._dead[-1].anchor
+            shown.setdefault(last.line.text[:120], _log(last, redact(last.line.text)))
+        evidence = list(shown.values())[:MAX_EVIDENCE]
+        if self._context.exit is not None:
+            evidence.append(_exit_evidence(self._context.exit))
+        return tuple(evidence)
+
+    def _finish(
+        self,
+        fault: Fault,
+        confidence: Confidence,
+        severity: Severity,
+        reading: Reading,
+        evidence: tuple[Evidence, ...],
+        explains: tuple[str, ...],
+    ) -> Cause:
+        words = {**reading.words, "message": evidence[0].text if evidence else ""}
+        sentences = [text for template in fault.summary if (text := fill(template, words))]
+        finding = Finding(
+            fault=fault.fault,
+            mechanism=reading.mechanism,
+            confidence=confidence,
+            severity=severity,
+            summary=" ".join([*sentences, *reading.sentences]) or fault.title,
+            evidence=evidence,
+            explains=explains,
+            remedies=_remedies(fault, reading.mechanism, words),
+            runbook=runbook_of(fault),
+        )
+        return Cause(finding=finding, facts=reading.facts, retry=fault.retry, domain=fault.domain)
+
+
+def _log(anchor: Anchor, text: str) -> Evidence:
+    return Evidence(source="log", where=anchor.where, text=text)
+
+
+def _exit_evidence(record: Exit) -> Evidence:
+    how = f"signal {record.signal}" if record.signal else f"exit code {record.code}"
+    kills = "" if record.oom_kill_delta is None else f", oom_kill counter +{record.oom_kill_delta}"
+    asked = "asked for" if record.asked else "nobody asked for it"
+    return Evidence(
+        source="exit record",
+        where=f"exits.jsonl seq {record.seq}",
+        text=redact(f"{how} at {record.exited_at}, {asked} ({record.reason}){kills}"),
+    )
+
+
+def _remedies(fault: Fault, mechanism: Mechanism | None, words: dict[str, str]) -> tuple[Remedy, ...]:
+    offered: list[Remedy] = []
+    for template in fault.remedies:
+        if template.mechanisms and mechanism is not None and mechanism not in template.mechanisms:
+            continue
+        change, why = fill(template.change, words), fill(template.why, words)
+        if change is None or why is None:
+            continue
+        offered.append(
+            Remedy(action=template.action, change=change, mode=template.mode, why=why, undo=template.undo)
+        )
+    return tuple(offered)

@@ -1,0 +1,158 @@
+"""All patterns of the catalogue and of the milestones as one RE2 set.
+
+A catalogue in, a compiled :class:`Scanner` out, which says for a block or a line of bytes which patterns are in it. The
+set is one automaton, so its cost does not grow with the catalogue; asking it about whole blocks first is what makes
+ordinary log lines nearly free. It never says where in the line: the few lines that hit are looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import re2
+
+from agent.diagnose.catalogue import Catalogue, Fault, Phase, Signature
+
+# Start-up lines of vLLM 0.4 to 0.33 and uvicorn: (name, pattern).
+MILESTONES: tuple[tuple[str, str], ...] = (
+    ("banner", r"vLLM API server version \d"),
+    ("banner", r"(?:█|\\u2588).*version v?\d"),
+    ("arguments", r"non-default args: \{"),
+    ("arguments", r"api_server\.py:\d+\] args: Namespace\("),
+    ("engine", r"Initializing an? (?:V\d )?LLM engine \(v"),
+    ("batched-tokens", r"Chunked prefill is enabled with max_num_batched_tokens="),
+    ("model-length", r"Using max model len \d"),
+    ("pool", r"Available KV cache memory: *-?[0-9.]"),
+    ("pool", r"Explicitly set \([0-9.]+/[0-9.]+\) GiB for KV cache"),
+    ("pool-size", r"KV cache size: [0-9,]+ tokens|# (?:GPU|CUDA|CPU) blocks: \d"),
+    ("loading", r"Starting to load model |Loading model from scratch|checkpoint shards: +\d+%"),
+    ("loaded", r"Model loading took |Loading model weights took "),
+    ("compiling", r"Dynamo bytecode transform time|Compiling a graph for|torch_compile_cache/"),
+    (
+        "capturing",
+        r"Capturing (?:CUDA|cuda)[ -]?graphs?|Capturing the model for CUDA graphs|Capturing cudagraphs",
+    ),
+    ("captured", r"Graph capturing finished"),
+    ("ready", r"Application startup complete"),
+    ("throughput", r"Avg prompt throughput: "),
+    ("shutdown", r"\[shutdown\] API server: shutdown triggered|trigger received signal=SIG"),
+    (
+        "shutdown",
+        r"Gracefully stopping http server|[Rr]eceived (?:signal )?(?:SIGTERM|SIGINT)|KeyboardInterrupt",
+    ),
+    ("closing", r"INFO: +Shutting down"),
+    ("ended", r"Application shutdown complete|Finished server process|MPClient: complete"),
+)
+
+# Functions of vLLM in a traceback that tell in which phase an error was raised (vllm/v1/worker/gpu_worker.py,
+# gpu_model_runner.py, model_loader/; V0: vllm/worker/model_runner.py).
+FRAMES: tuple[tuple[Phase, str], ...] = (
+    (
+        "cudagraph",
+        r"in (?:_?capture_model|_capture_cudagraphs|capture_graphs?|capture_begin|capture_end|_warmup_and_capture)\b",
+    ),
+    (
+        "cudagraph",
+        r"torch\.cuda\.graph\(|\.capture_(?:begin|end)\(|cudagraph_capture|ine \d+ in capture(?:_model)?$",
+    ),
+    (
+        "warmup",
+        r"in (?:profile_run|_?dummy_\w+|_dummy_\w+_run|determine_available_memory|determine_num_available_blocks)\b",
+    ),
+    (
+        "warmup",
+        r"in (?:kernel_warmup|compile_or_warm_up_model|profile_cudagraph_memory|warm_?up\w*|_?profile_\w+)\b",
+    ),
+    (
+        "warmup",
+        r"in (?:initialize_from_config|initialize_kv_cache\w*|_allocate_kv_cache\w*|initialize_cache)\b",
+    ),
+    (
+        "load",
+        r"in (?:load_model|_?load_weights?\w*|create_weights|_?initialize_model|process_weights_after_loading)\b",
+    ),
+    ("load", r"in (?:weight_loader|download_model|get_model|make_layers)\b|model_executor/model_loader/"),
+    (
+        "start",
+        r"in (?:init_device|set_device|init_worker_distributed_environment|init_distributed_environment)\b",
+    ),
+)
+
+# Dumps and request lines quote whatever the user or the configuration says: never an anchor.
+NOISE = (
+    r"dump_input\.py|Dumping (?:input data|scheduler)|Received request |Added request |Generated response |"
+    r"prompt: '|\"(?:prompt|messages)\\?\":"
+)
+EXCEPTION = r"(?:Error|Exception|Interrupt)\b"
+
+
+@dataclass
+class Slot:
+    """What one pattern means. ``number`` is its index in the set."""
+
+    number: int
+    pattern: str
+    candidates: list[tuple[Fault, Signature]] = field(default_factory=list)
+    milestones: list[str] = field(default_factory=list)
+    frames: list[Phase] = field(default_factory=list)
+    unless: bool = False
+    noise: bool = False
+    exception: bool = False
+
+
+class Scanner:
+    """The compiled set. Immutable after construction; shared by all sessions of a catalogue."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.slots: list[Slot] = []
+        self._by_pattern: dict[str, Slot] = {}
+        for entry in catalogue.faults:
+            for signature in entry.signatures:
+                self._slot(signature.pattern).candidates.append((entry, signature))
+            for pattern in entry.conditions.unless:
+                self._slot(pattern).unless = True
+        for name, pattern in MILESTONES:
+            self._slot(pattern).milestones.append(name)
+        for phase, pattern in FRAMES:
+            self._slot(pattern).frames.append(phase)
+        self._slot(NOISE).noise = True
+        self._slot(EXCEPTION).exception = True
+        self._set = _compiled(tuple(slot.pattern for slot in self.slots))
+
+    def _slot(self, pattern: str) -> Slot:
+        if pattern not in self._by_pattern:
+            slot = Slot(len(self.slots), pattern)
+            self._by_pattern[pattern] = slot
+            self.slots.append(slot)
+        return self._by_pattern[pattern]
+
+    def matches(self, data: bytes) -> list[int]:
+        """The numbers of the slots whose pattern is somewhere in ``data``."""
+        found: list[int] = self._set.Match(data) or []
+        return found
+
+    def hits(self, data: bytes) -> Iterator[Slot]:
+        """The slots themselves, in the order of the catalogue."""
+        for number in sorted(self.matches(data)):
+            yield self.slots[number]
+
+
+def _options() -> re2.Options:
+    options = re2.Options()
+    options.log_errors = False
+    options.encoding = (
+        re2.Options.Encoding.LATIN1
+    )  # any byte is a character: binary rubbish cannot end a match
+    options.max_mem = 32 << 20
+    return options
+
+
+@lru_cache(maxsize=4)
+def _compiled(patterns: tuple[str, ...]) -> re2.Set:
+    compiled = re2.Set.SearchSet(_options())
+    for pattern in patterns:
+        compiled.Add(pattern.encode("utf-8"))
+    compiled.Compile()
+    return compiled

@@ -1,0 +1,251 @@
+"""One start of a server as its log tells it: milestones, errors folded, the phase each error fell into.
+
+Lines that hit a pattern come in; anchors (what may be a cause or its symptom), settings lines and the state of the start
+are kept. Memory is bounded: an anchor is kept once per pattern and process, its repetitions are counted, because one dead
+engine prints thousands of equal tracebacks. Nothing is judged here; ``conclude`` does that when it is asked.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from agent.diagnose.catalogue import Fault, Phase, Signature
+from agent.diagnose.line import Line, parse
+from agent.diagnose.scan import Slot
+from agent.model import Confidence, Severity
+
+SATURATED = 300  # hits of one pattern after which lines are only counted
+MAX_ANCHORS = 256
+MAX_TEXT = 4096
+HINT_LINES = 800  # how far above an error its traceback may begin
+PHASE_ORDER: tuple[Phase, ...] = ("cudagraph", "warmup", "load", "start")
+
+
+class Signal(msgspec.Struct, frozen=True, kw_only=True):
+    """A line that means something, as soon as it is complete. ``where`` is ``source:line``.
+
+    ``fatal``: the server cannot go on serving, so an incident may open before the process ends.
+    """
+
+    fault: str
+    role: Literal["initiating", "cascade", "teardown"]
+    severity: Severity
+    where: str
+    text: str
+    fatal: bool
+
+
+@dataclass
+class Anchor:
+    """One pattern's first line in one process, and how often it came again."""
+
+    slot: Slot
+    where: str
+    sequence: int
+    line: Line
+    phase: Phase
+    ready: bool
+    after_shutdown: bool
+    count: int = 1
+    last_sequence: int = 0
+
+    def candidate(self, phase: Phase) -> tuple[Fault, Signature] | None:
+        """The entry this anchor speaks for in ``phase``: level and phase must agree."""
+        for fault, signature in self.slot.candidates:
+            if self.line.level not in signature.levels:
+                continue
+            if signature.phases and phase not in signature.phases:
+                continue
+            if fault.conditions.before_ready and self.ready:
+                continue
+            return fault, signature
+        return None
+
+
+@dataclass
+class Start:
+    """Everything known of one start. ``sequence`` numbers lines over all sources of the session."""
+
+    began: bool = False
+    ready: str | None = None
+    shutdown: str | None = None
+    ended: str | None = None
+    milestone: str = ""
+    progress: str | None = None
+    anchors: list[Anchor] = field(default_factory=list)
+    exceptions: list[tuple[Line, str]] = field(default_factory=list)
+    unless: set[str] = field(default_factory=set)
+    settings: dict[str, tuple[str, str]] = field(default_factory=dict)
+    frames: dict[str, dict[Phase, int]] = field(default_factory=dict)
+    frame_lines: dict[Phase, tuple[Line, str]] = field(default_factory=dict)
+    pids: set[int] = field(default_factory=set)
+    counts: dict[int, int] = field(default_factory=dict)
+    throughput: tuple[int, str] | None = None
+    last_error: str | None = None
+    failed: bool = False  # a cause or a symptom was seen before anybody asked for the end
+    last_sequence: int = 0
+    _keys: dict[tuple[int, str, str], Anchor] = field(default_factory=dict)
+
+    def over(self) -> bool:
+        """Whether a further banner can only be another start."""
+        return bool(self.ready or self.shutdown or self.ended or self.failed)
+
+    def take(self, text: str, slots: list[Slot], where: str, sequence: int) -> list[Signal]:
+        """One logical line that hit ``slots``. Returns what is new in it."""
+        self.last_sequence = sequence
+        if not self._worth_parsing(slots):
+            return []
+        line = parse(text)
+        if line.pid is not None and len(self.pids) < MAX_ANCHORS:
+            self.pids.add(line.pid)
+        signals: list[Signal] = []
+        for slot in slots:
+            for name in slot.milestones:
+                self._milestone(name, line, where, sequence)
+            if slot.frames and not self.ready:
+                self._frame(slot, line, where, sequence)
+            if slot.unless:
+                self.unless.add(slot.pattern)
+            if slot.candidates and (signal := self._anchor(slot, line, where, sequence)):
+                signals.append(signal)
+            if slot.exception:
+                self._exception(line, where, anchored=any(s.candidates for s in slots))
+        return signals
+
+    def _worth_parsing(self, slots: list[Slot]) -> bool:
+        worth = False
+        for slot in slots:
+            count = self.counts[slot.number] = self.counts.get(slot.number, 0) + 1
+            worth = worth or count <= SATURATED or bool(slot.milestones)
+        return worth
+
+    def _milestone(self, name: str, line: Line, where: str, sequence: int) -> None:
+        text = line.text[:MAX_TEXT]
+        if name == "ready":
+            self.ready = self.ready or where
+            self.progress = None
+        elif name in ("shutdown", "closing"):
+            if not self.failed and self.shutdown is None:
+                self.shutdown = where
+        elif name == "ended":
+            self.ended = where
+        elif name == "throughput":
+            self.throughput = (sequence, text)
+        elif name == "banner":
+            self.began = True
+            self.settings.setdefault(name, (text, where))
+        else:
+            # The engine's own words come last and are the ones in force, but a repeated rank says nothing new.
+            self.settings.setdefault(name, (text, where))
+        if not self.ready and name in _PROGRESS:
+            self.milestone = name
+            self.progress = _progress(name, text)
+
+    def _frame(self, slot: Slot, line: Line, where: str, sequence: int) -> None:
+        hints = self.frames.setdefault(_process_key(line), {})
+        if len(self.frames) > MAX_ANCHORS:
+            self.frames.pop(next(iter(self.frames)))
+        for phase in slot.frames:
+            hints[phase] = sequence
+            self.frame_lines.setdefault(phase, (line, where))
+
+    def _phase(self, line: Line, sequence: int) -> Phase:
+        if self.ready:
+            return "serving"
+        hints = self.frames.get(_process_key(line), {})
+        for phase in PHASE_ORDER:
+            if phase in hints and sequence - hints[phase] <= HINT_LINES:
+                return phase
+        return _PHASE_AFTER.get(self.milestone, "unknown")
+
+    def _anchor(self, slot: Slot, line: Line, where: str, sequence: int) -> Signal | None:
+        phase = self._phase(line, sequence)
+        key = (slot.number, line.process, line.text[:120])
+        if known := self._keys.get(key):
+            known.count += 1
+            known.last_sequence = sequence
+            return None
+        anchor = Anchor(
+            slot=slot,
+            where=where,
+            sequence=sequence,
+            line=msgspec.structs.replace(line, text=line.text[:MAX_TEXT]),
+            phase=phase,
+            ready=self.ready is not None,
+            after_shutdown=self.shutdown is not None and not self.failed,
+            last_sequence=sequence,
+        )
+        chosen = anchor.candidate(phase)
+        if chosen is None and all(line.level not in s.levels for _, s in slot.candidates):
+            return None
+        if len(self.anchors) >= MAX_ANCHORS:
+            return None
+        self._keys[key] = anchor
+        self.anchors.append(anchor)
+        if chosen is None or anchor.after_shutdown:
+            return None
+        fault, signature = chosen
+        if signature.role != "teardown" and signature.confidence is not Confidence.POSSIBLE:
+            self.last_error = line.text[:MAX_TEXT]
+            self.failed = True
+        return Signal(
+            fault=fault.fault,
+            role=signature.role,
+            severity=signature.severity or fault.severity,
+            where=where,
+            text=line.text[:MAX_TEXT],
+            fatal=signature.fatal,
+        )
+
+    def _exception(self, line: Line, where: str, *, anchored: bool) -> None:
+        if line.level not in ("error", "none") or not _RAISED.match(line.text):
+            return
+        self.last_error = line.text[:MAX_TEXT]
+        if not anchored and len(self.exceptions) < 16 and not self.shutdown:
+            self.exceptions.append((msgspec.structs.replace(line, text=line.text[:MAX_TEXT]), where))
+
+
+_RAISED = re.compile(r"(?:[\w]+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$)")
+_PROGRESS = frozenset(
+    ("banner", "loading", "loaded", "compiling", "pool", "pool-size", "capturing", "captured")
+)
+# What is under way once this line was printed (vllm/v1/worker/gpu_worker.py: load, profile, allocate, capture).
+_PHASE_AFTER: dict[str, Phase] = {
+    "loading": "load",
+    "loaded": "warmup",
+    "compiling": "warmup",
+    "pool": "warmup",
+    "pool-size": "warmup",
+    "capturing": "cudagraph",
+    "captured": "cudagraph",
+}
+_SHARDS = re.compile(r"checkpoint shards: +(\d+)%")
+_GRAPHS = re.compile(r"(\d+)/(\d+) \[")
+
+
+def _process_key(line: Line) -> str:
+    return f"{line.process}/{line.pid}"
+
+
+def _progress(name: str, text: str) -> str:
+    if name == "loading":
+        found = _SHARDS.findall(text)
+        return f"loading weights {found[-1]} %" if found else "loading weights"
+    if name == "capturing":
+        graphs = _GRAPHS.findall(text)
+        return f"capturing graphs {graphs[-1][0]}/{graphs[-1][1]}" if graphs else "capturing graphs"
+    return _WORDS.get(name, name)
+
+
+_WORDS = {
+    "banner": "starting",
+    "loaded": "profiling memory",
+    "compiling": "compiling",
+    "pool": "allocating the KV cache",
+    "pool-size": "warming up",
+    "captured": "warming up",
+}
