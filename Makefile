@@ -25,7 +25,7 @@ $(VENV)/.ready: pyproject.toml
 	@echo "setup: making $(VENV)"
 	@[ -x $(BIN)/python ] && $(BIN)/python -m pip --version >/dev/null 2>&1 || deploy/venv.sh $(VENV) $(PYTHON)
 	@echo "setup: installing the agent and its tools (about a minute)"
-	@$(BIN)/python -m pip install -q -e '.[dev]'
+	@$(BIN)/python -m pip install -qq -e '.[dev]'
 	@touch $@
 
 demo: setup ## show the closed loop; ENGINE=sim (stand-in, default) or vllm (real vLLM on CPU)

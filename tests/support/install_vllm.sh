@@ -30,7 +30,7 @@ need_libnuma() {
 
 install_into() {
     local draft=$1 pip site script
-    pip=("$draft/bin/python" -m pip -q)
+    pip=("$draft/bin/python" -m pip -qq)
     say "making the virtual environment"
     "$here/../../deploy/venv.sh" "$draft" python3.11 python3.12 python3.10 python3
     say "installing torch $torch"
