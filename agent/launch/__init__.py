@@ -1,0 +1,39 @@
+"""The hands: a supervisor that owns one vLLM server (standard library only).
+
+In: the operator's command. Out: a running server with probes, a tee, exit records and a fixed menu of verbs
+on a socket in the run-dir. It never judges what is wrong; a watcher does, through :class:`LauncherClient`.
+
+Names load on first use, so that importing this package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from agent.launch.allow import ALLOWED_ENV, ALLOWED_FLAGS, EnvRule, FlagRule
+    from agent.launch.cli import main
+    from agent.launch.client import LauncherClient, LogChunk
+    from agent.launch.command import Address, can_append_flags, server_address
+    from agent.launch.redaction import redact, redact_argv
+    from agent.launch.rundir import default_run_dir
+
+__all__ = [
+    "ALLOWED_ENV", "ALLOWED_FLAGS", "Address", "EnvRule", "FlagRule", "LauncherClient", "LogChunk",
+    "can_append_flags", "default_run_dir", "main", "redact", "redact_argv", "server_address",
+]  # fmt: skip
+
+_HOMES = {
+    "ALLOWED_ENV": "allow", "ALLOWED_FLAGS": "allow", "EnvRule": "allow", "FlagRule": "allow",
+    "LauncherClient": "client", "LogChunk": "client",
+    "Address": "command", "can_append_flags": "command", "server_address": "command",
+    "main": "cli", "default_run_dir": "rundir", "redact": "redaction", "redact_argv": "redaction",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{home}"), name)

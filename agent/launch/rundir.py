@@ -1,0 +1,265 @@
+"""The run-dir: one folder, one server, one launcher.
+
+Holds ``lock control.sock token overrides.json exits.jsonl starts.json freeze log/``. In: a path. Out: small
+typed reads and writes. Never lets a full disk stop the server: every write at run time reports its failure
+and goes on; only at start is an unusable folder an error.
+
+The lock is an flock, so it goes with its holder; the guard process holds it too, until the old server is
+really gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.errors import AgentError, UsageError
+
+DEFAULT_RUN_DIR = "/run/vllm-agent/default"
+FOLDER_MODE = 0o2770
+EXITS_MAX_BYTES = 1 << 20
+LOCK_WAIT_SECONDS = 10.0
+
+
+def default_run_dir() -> Path:
+    """``$VLLM_AGENT_RUN_DIR``, else ``/run/vllm-agent/default``."""
+    return Path(os.environ.get("VLLM_AGENT_RUN_DIR") or DEFAULT_RUN_DIR)
+
+
+@dataclass(frozen=True)
+class Counters:
+    """``starts.json``: what survives the launcher. Failures are epoch seconds, without progress in
+    between.
+    """
+
+    event_seq: int = 0
+    exit_seq: int = 0
+    starts: int = 0
+    failures: tuple[float, ...] = ()
+    breaker_open: bool = False
+
+    @staticmethod
+    def from_json(document: object) -> Counters:
+        """Raises ValueError for anything that this launcher did not write."""
+        if not isinstance(document, dict) or document.get("v") != 1:
+            raise ValueError("not a version 1 document")
+        numbers = [document.get(key) for key in ("event_seq", "exit_seq", "starts")]
+        failures = document.get("failures")
+        if not all(isinstance(number, int) and number >= 0 for number in numbers):
+            raise ValueError("a counter is missing or negative")
+        if not isinstance(failures, list) or not all(isinstance(f, (int, float)) for f in failures):
+            raise ValueError("failures is not a list of times")
+        breaker = document.get("breaker_open")
+        if not isinstance(breaker, bool):
+            raise ValueError("breaker_open is not true or false")
+        event_seq, exit_seq, starts = (int(str(number)) for number in numbers)
+        return Counters(event_seq, exit_seq, starts, tuple(float(f) for f in failures), breaker)
+
+    def to_json(self) -> dict[str, object]:
+        """The document with its version."""
+        return {
+            "v": 1, "event_seq": self.event_seq, "exit_seq": self.exit_seq, "starts": self.starts,
+            "failures": list(self.failures), "breaker_open": self.breaker_open,
+        }  # fmt: skip
+
+
+class RunDir:
+    """One locked run-dir. Build it with :func:`open_run_dir`."""
+
+    def __init__(self, path: Path, lock_fd: int, report: Callable[[str], None]) -> None:
+        self.path = path
+        self.lock_fd = lock_fd
+        self._report = report
+        self.token = self._ensure_token()
+
+    @property
+    def socket_path(self) -> Path:
+        return self.path / "control.sock"
+
+    @property
+    def log_path(self) -> Path:
+        return self.path / "log"
+
+    @property
+    def overrides_path(self) -> Path:
+        return self.path / "overrides.json"
+
+    @property
+    def frozen(self) -> bool:
+        """Whether a person froze all acting; the file is the only truth."""
+        return (self.path / "freeze").exists()
+
+    def set_frozen(self, frozen: bool) -> None:
+        """Write or remove the freeze file. Raises OSError."""
+        if frozen:
+            (self.path / "freeze").touch(mode=0o660)
+        else:
+            (self.path / "freeze").unlink(missing_ok=True)
+
+    def read_counters(self) -> tuple[Counters, str | None]:
+        """The counters, and a notice where the file was unusable (it is then kept as ``.rejected``)."""
+        path = self.path / "starts.json"
+        try:
+            return Counters.from_json(json.loads(path.read_bytes())), None
+        except FileNotFoundError:
+            return Counters(exit_seq=self.last_exit_seq()), None
+        except (OSError, ValueError, RecursionError) as error:
+            kept = reject(path)
+            fresh = Counters(event_seq=int(time.time()), exit_seq=self.last_exit_seq())
+            return fresh, f"{path} is unusable ({error}); counters start anew, the file is kept as {kept}"
+
+    def write_counters(self, counters: Counters) -> None:
+        """Atomic; a failure is reported, never raised."""
+        self.try_write("starts.json", counters.to_json())
+
+    def try_write(self, name: str, document: Mapping[str, object]) -> bool:
+        """Atomic write of a JSON file that the server does not depend on."""
+        try:
+            write_json(self.path / name, document)
+        except OSError as error:
+            self._report(f"{self.path / name} could not be written: {error.strerror or error}")
+            return False
+        return True
+
+    def append_exit(self, record: Mapping[str, object]) -> None:
+        """One line to ``exits.jsonl``; the file stays under 1 MiB by keeping its newer half."""
+        path = self.path / "exits.jsonl"
+        try:
+            self._trim_exits(path)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record, separators=(",", ":")) + "\n")
+        except OSError as error:
+            self._report(f"{path} could not be written: {error.strerror or error}")
+
+    def _trim_exits(self, path: Path) -> None:
+        if path.exists() and path.stat().st_size > EXITS_MAX_BYTES:
+            lines = path.read_bytes().splitlines(keepends=True)
+            write_bytes(path, b"".join(lines[len(lines) // 2 :]))
+
+    def last_exit(self) -> dict[str, object] | None:
+        """The newest readable exit record, or None."""
+        try:
+            lines = (self.path / "exits.jsonl").read_bytes().splitlines()
+        except OSError:
+            return None
+        for line in reversed(lines):
+            with contextlib.suppress(ValueError, RecursionError):
+                record = json.loads(line)
+                if isinstance(record, dict) and isinstance(record.get("seq"), int):
+                    return record
+        return None
+
+    def last_exit_seq(self) -> int:
+        """Number of the newest exit, 0 where there is none."""
+        record = self.last_exit() or {}
+        seq = record.get("seq", 0)
+        return seq if isinstance(seq, int) else 0
+
+    def _ensure_token(self) -> str:
+        path = self.path / "token"
+        try:
+            info = path.lstat()
+            text = path.read_text(encoding="ascii").strip()
+            own = info.st_uid == os.geteuid() and stat.S_ISREG(info.st_mode) and not info.st_mode & 0o007
+            if own and len(text) == 64:
+                return text
+        except (OSError, ValueError):
+            pass
+        token = os.urandom(32).hex()
+        write_bytes(path, token.encode() + b"\n", mode=0o640)
+        return token
+
+
+def open_run_dir(path: Path, report: Callable[[str], None]) -> RunDir:
+    """Create, check and lock the folder. Raises AgentError with the remedy."""
+    remedy = "choose another folder with --run-dir, or make this one writable for this user"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.chmod(FOLDER_MODE)
+        except PermissionError:
+            report(f"{path} belongs to somebody else; its mode stays as it is")
+        return RunDir(path, _lock(path), report)
+    except OSError as error:
+        raise AgentError(
+            f"the run-dir cannot be used: {error.strerror or error}", where=str(path), remedy=remedy
+        ) from error
+
+
+def _lock(path: Path) -> int:
+    """The locked descriptor. Waits a little where the holder is dead but its guard still cleans up."""
+    descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o660)
+    deadline = time.monotonic() + LOCK_WAIT_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError:
+            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            if _alive(holder) or time.monotonic() > deadline:
+                os.close(descriptor)
+                raise UsageError(
+                    f"another launcher (pid {holder or 'unknown'}) holds this run-dir",
+                    where=str(path),
+                    remedy="give each server its own --run-dir, or stop the other launcher",
+                ) from None
+            time.sleep(0.05)
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def _alive(pid: str) -> bool:
+    return pid.isdigit() and Path(f"/proc/{pid}").exists()
+
+
+@contextlib.contextmanager
+def short_path(path: Path) -> Iterator[str]:
+    """A name of ``path`` short enough for a unix socket (108 bytes, unix(7)), by way of its open folder."""
+    if len(os.fsencode(path)) < 100:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def reject(path: Path) -> str:
+    """Move an unusable file to ``NAME.rejected``; returns where it lies now (itself where that failed)."""
+    target = path.with_name(path.name + ".rejected")
+    try:
+        path.replace(target)
+    except OSError:
+        return str(path)
+    return str(target)
+
+
+def write_json(path: Path, document: Mapping[str, object]) -> None:
+    """Atomic: a reader sees the old file or the new one. Raises OSError."""
+    write_bytes(path, json.dumps(document, indent=1).encode() + b"\n")
+
+
+def write_bytes(path: Path, data: bytes, mode: int = 0o660) -> None:
+    """Write beside, sync, rename. Raises OSError and leaves nothing behind."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            os.fchmod(file.fileno(), mode)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
