@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from agent.model import Action, Incident
+from agent.model import Incident
 
 EXPORT_VERSION = 1
 
@@ -35,9 +35,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of the journal's export; exactly one of the three is set."""
+    """One line of the journal's export: an incident with its actions, or an event."""
 
     schema_version: int
     incident: Incident | None = None
-    action: Action | None = None
     event: Event | None = None
