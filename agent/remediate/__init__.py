@@ -5,8 +5,10 @@ launcher, an :class:`agent.model.Incident` that ends resolved or unresolved with
 pure (:func:`plan`, :func:`advise`); only the :class:`Remediator` acts, and only through :class:`Hands`.
 """
 
+from agent.remediate.advice import advise
 from agent.remediate.guard import BreakerRecord, Guard, Policy
 from agent.remediate.plan import Plan, Preparation
+from agent.remediate.planning import plan
 from agent.remediate.ports import Hands, Ledger, Observer, SituationSource, View
 from agent.remediate.remediator import Remediator
 from agent.remediate.situation import AssemblerCandidate, Situation
@@ -25,4 +27,6 @@ __all__ = [
     "Situation",
     "SituationSource",
     "View",
+    "advise",
+    "plan",
 ]

@@ -117,7 +117,7 @@ def _setting(situation: Situation, names: tuple[str, ...], facts: AssemblerFacts
     ]
     usable.sort(key=lambda it: version(it.version) or (0, 0), reverse=True)
     return tuple(
-        ({name: it.path for name in names}, it, "is root-owned and assembled a stub for this architecture")
+        (dict.fromkeys(names, it.path), it, "is root-owned and assembled a stub for this architecture")
         for it in usable
     )
 

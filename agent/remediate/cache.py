@@ -126,5 +126,4 @@ def _plan(
         cost="one restart; fewer requests at once at the peak",
         undo="agent overrides clear, then a restart",
         proofs=proofs_of(cause.finding.fault, policy),
-        stepping=True,
     )

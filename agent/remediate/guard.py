@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from agent.config import Settings
-from agent.model import Action, ActionState, Clock, parse_rfc3339, rfc3339
+from agent.model import Action, ActionState, Clock, Incident, parse_rfc3339, rfc3339
 from agent.remediate.ports import Ledger
 
 NEVER_EXECUTED = frozenset(
@@ -28,6 +28,11 @@ NEVER_EXECUTED = frozenset(
         ActionState.EXPIRED,
     }
 )
+
+NOT_HELD = frozenset({ActionState.FAILED, ActionState.ROLLED_BACK})
+
+# A process that the kernel killed for memory is killed again as surely: one repair in the window, then a person.
+ONE_REPAIR = frozenset({"host-oom-kill"})
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,10 +151,38 @@ class Guard:
     def budget_used_up(self, server: str, fault: str, incident: str) -> str | None:
         """Why the budget allows no further repair, or None."""
         entries = self.entries(server, fault, incident)
-        if entries < self.policy.budget_actions:
+        allowed = min(self.policy.budget_actions, 1) if fault in ONE_REPAIR else self.policy.budget_actions
+        if entries < allowed:
             return None
         minutes = self.policy.budget_window_seconds / 60
-        return f"{entries} repairs of {fault} within {minutes:g} minutes: the budget ({self.policy.budget_actions}) is used up"
+        return f"{entries} repairs of {fault} within {minutes:g} minutes: the budget of {allowed} is used up"
+
+    def refusal(self, server: str, incident: Incident) -> str | None:
+        """Why no (further) action may be taken for ``incident``, or None. A used-up budget opens the breaker."""
+        broken = self.breaker_open(server)
+        if broken is not None:
+            return f"the circuit breaker is open ({broken}): agent breaker reset closes it"
+        done = [action for action in incident.actions if executed(action)]
+        if not done:
+            used_up = self.budget_used_up(server, incident.fault, incident.id)
+            if used_up is not None:
+                self.open_breaker(server, used_up)
+            return used_up
+        return self._steps_used_up(server, done)
+
+    def _steps_used_up(self, server: str, done: list[Action]) -> str | None:
+        """An interrupted step proved nothing, so it counts half; yet it counts, or two faults in turn never end."""
+        interrupted = sum(1 for action in done if action.state is ActionState.INTERRUPTED)
+        if len(done) - interrupted / 2 < self.policy.budget_steps:
+            return None
+        reason = f"{len(done)} steps did not hold: the steps of one incident are used up"
+        self.open_breaker(server, reason)
+        return reason
+
+    def gave_up(self, server: str, incident: Incident, reason: str) -> None:
+        """An incident was handed to a person; it is a failed repair when something was done and did not hold."""
+        if any(executed(action) and action.state in NOT_HELD for action in incident.actions):
+            self.record_failure(server, f"{incident.fault}: {reason}")
 
     def backoff(self, server: str, fault: str, incident: str) -> float:
         """Seconds to wait before the first action of ``incident``."""

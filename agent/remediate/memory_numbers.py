@@ -70,7 +70,7 @@ def total_bytes(cause: Cause, situation: Situation) -> int | None:
 
 def on_cpu(situation: Situation) -> str | None:
     """Why this is vLLM's CPU build, where the flags of the GPU's memory have no effect; None = it is not."""
-    text = situation.vllm_version or situation.settings.vllm_version or ""
-    if "+cpu" in text:
-        return f"vLLM {text} is the CPU build"
-    return "no GPU in sight of the launcher" if situation.gpus == () else None
+    for text in (situation.vllm_version, situation.settings.vllm_version):
+        if text is not None and "+cpu" in text:
+            return f"vLLM {text} is the CPU build"
+    return None

@@ -15,7 +15,7 @@ old pool. ``gpus`` must be read after the dead server's own memory is back.
 
 from __future__ import annotations
 
-from agent.model import Cause, GpuReading, MemoryHolder, Mechanism
+from agent.model import Cause, GpuReading, Mechanism, MemoryHolder
 from agent.remediate import batch, pool
 from agent.remediate.guard import Policy, executed
 from agent.remediate.memory_numbers import card, card_index, memory, occupancy, on_cpu, stated, total_bytes
@@ -83,7 +83,7 @@ def fit_refusal(cause: Cause, situation: Situation) -> str | None:
 
 def fitted(cause: Cause, situation: Situation) -> float | None:
     """The utilisation that every used card has room for; None where one of them was not measured."""
-    cards = _used_cards(cause, situation)
+    cards = used_cards(cause, situation)
     rooms = [
         floor_utilization(max(0, it.free_bytes - margin_bytes(cause, it.total_bytes)) / it.total_bytes)
         for it in cards
@@ -104,7 +104,7 @@ def utilization_now(cause: Cause, situation: Situation) -> float | None:
     return float(setting.value) if setting is not None else occupancy(cause).utilization
 
 
-def _used_cards(cause: Cause, situation: Situation) -> tuple[GpuReading, ...]:
+def used_cards(cause: Cause, situation: Situation) -> tuple[GpuReading, ...]:
     cards = situation.gpus or ()
     ranks = situation.settings.tensor_parallel_size
     if ranks is not None and int(ranks.value) > 1:
@@ -183,14 +183,13 @@ def _fit(cause: Cause, situation: Situation, policy: Policy) -> tuple[Plan, ...]
             cost="one restart; a smaller KV pool while the neighbour is there",
             undo="agent overrides clear, then a restart, once the neighbour is gone",
             proofs=proofs_of(cause.finding.fault, policy),
-            stepping=True,
         ),
     )
 
 
 def _arithmetic(cause: Cause, situation: Situation, present: float, new: float) -> list[str]:
     lines = []
-    for it in _used_cards(cause, situation):
+    for it in used_cards(cause, situation):
         if it.free_bytes is not None and it.total_bytes:
             margin = margin_bytes(cause, it.total_bytes)
             lines.append(
@@ -214,7 +213,7 @@ def _still_fits(cause: Cause, new: float | None) -> Precondition:
             return None
         room = [
             f"GPU {it.index} has {size(it.free_bytes)} free, {size(int(new * it.total_bytes))} is needed"
-            for it in _used_cards(cause, now)
+            for it in used_cards(cause, now)
             if it.free_bytes is not None and it.total_bytes and it.free_bytes < new * it.total_bytes
         ]
         return room[0] if room else None

@@ -35,9 +35,7 @@ class Preparation(str, enum.Enum):
 class Plan:
     """``delta`` is the *whole* override set after the action, not the difference.
 
-    ``stepping``: when the fault comes back, the change is kept and the next step goes further; otherwise the
-    change is rolled back. ``needed_bytes`` on card ``gpu`` is what WAIT_FOR_MEMORY waits for, ``wait_seconds``
-    at most.
+    ``needed_bytes`` on card ``gpu`` is what WAIT_FOR_MEMORY waits for, ``wait_seconds`` at most.
     """
 
     action: str
@@ -51,7 +49,6 @@ class Plan:
     cost: str = ""
     undo: str = ""
     proofs: tuple[Proof, ...] = ()
-    stepping: bool = False
     preparation: Preparation = Preparation.NONE
     gpu: int | None = None
     needed_bytes: int | None = None

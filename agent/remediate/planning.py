@@ -30,13 +30,16 @@ FAMILIES: dict[str, tuple[Family, ...]] = {
     "triton-ptxas": (assembler.plans,),
 }
 
+# When the fault comes back after one of these, its change is kept and the next step goes further.
+STEPPING = frozenset({smaller_batch.ACTION, neighbour.FIT, cache.RAISE})
+
 
 def plan(cause: Cause, situation: Situation, policy: Policy | None = None) -> tuple[Plan, ...]:
     """Every plan that would help and was not tried in this incident, best first; () = only advice is left."""
     limits = policy if policy is not None else Policy()
     families = (*_families(cause), restarting.plans)
     made = [it for family in families for it in family(cause, situation, limits)]
-    tried = {f"{action.action} {action.change}" for action in situation.previous}
+    tried = {f"{action.action} {action.change}" for action in situation.previous if action.state.final}
     return tuple(it for it in made if it.key not in tried)
 
 

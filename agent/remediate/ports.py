@@ -102,11 +102,9 @@ class View(Protocol):
 class Ledger(Protocol):
     """The part of ``agent.journal`` that remediation uses."""
 
-    def save_incident(self, incident: Incident) -> None: ...
-
-    def incident(self, incident_id: str) -> Incident | None: ...
-
-    def save_action(self, action: Action) -> None: ...
+    def save_incident(self, incident: Incident) -> None:
+        """Insert or replace an incident and its actions."""
+        ...
 
     def actions_since(self, server: str, fault: str, since: datetime) -> tuple[Action, ...]:
         """Actions of all incidents of (fault, server) created since then, oldest first."""

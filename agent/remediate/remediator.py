@@ -1,10 +1,37 @@
-"""The face of execution, written against by the watcher; see :class:`Remediator`."""
+"""Pursuing an incident: the loop from a cause to a proven repair, or to a note for a person.
+
+In: an incident, its cause and a source of situations, from the watcher. Out: the incident, closed; on the way every
+change goes through the :class:`agent.remediate.book.Book`. It decides what comes next; planning is pure and lives in
+:mod:`agent.remediate.planning`, what a failure means in :mod:`agent.remediate.failures`, and the server is touched by
+:class:`agent.remediate.execution.Executor` alone.
+
+How it chooses: the first plan in order of preference that may be done without asking; a plain restart only when no
+such plan is left; then what a person may approve. While a person is asked, a server that a plain restart can bring
+back is restarted first, so that nobody's lunch keeps a service down.
+"""
 
 from __future__ import annotations
 
-from agent.model import Action, Cause, Clock, Incident
+import msgspec
+
+from agent.model import Action, ActionState, Cause, Clock, Incident, IncidentState, Mode, Retry, State
+from agent.remediate import memoir, restarting
+from agent.remediate.advice import advise
+from agent.remediate.approvals import Approvals
+from agent.remediate.book import Book
+from agent.remediate.execution import RUNS, Executor, Result
+from agent.remediate.failures import after_failure, unnamed
 from agent.remediate.guard import Guard
+from agent.remediate.hold import Holder
+from agent.remediate.plan import Plan
+from agent.remediate.planning import plan as make_plans
 from agent.remediate.ports import Hands, Ledger, Observer, SituationSource, View
+from agent.remediate.proving import proofs_of
+from agent.remediate.settling import settled
+from agent.remediate.situation import Situation
+from agent.remediate.verification import Outcome, Verifier
+
+FIRST_SIGHT_SECONDS = 30.0
 
 
 class Remediator:
@@ -22,27 +49,286 @@ class Remediator:
         on_change: Observer,
     ) -> None:
         """``hands`` None = attached only: everything is proposed, nothing is done."""
-        raise NotImplementedError
+        self._server = server
+        self._view = view
+        self._ledger = ledger
+        self._guard = guard
+        self._clock = clock
+        self._on_change = on_change
+        self._approvals = Approvals(clock)
+        self._holder = Holder(hands, view, clock)
+        self._executor = (
+            Executor(server, hands, view, ledger, guard, clock, self._holder) if hands is not None else None
+        )
+        self._unfit = False
 
     async def pursue(self, incident: Incident, cause: Cause, source: SituationSource) -> Incident:
         """Repair ``cause``; returns the incident resolved or unresolved. Never raises for a fault of the server."""
-        raise NotImplementedError
+        async with self._guard.lock(self._server):
+            self._unfit = False
+            memoir.remember_cause(self._ledger, incident, cause)
+            book = self._book(incident)
+            await self._back_off(book)
+            return await self._work(book, cause, source, None)
 
     async def resume(self, incident: Incident, source: SituationSource) -> Incident:
-        """Go on with an incident that was open when the agent ended: verification and approvals continue, nothing
-        is executed twice."""
-        raise NotImplementedError
+        """Go on with an incident that was open when the agent ended.
+
+        Verification and approvals continue; an action that was cut off before it reached the launcher is marked
+        interrupted and planned anew; nothing is executed twice.
+        """
+        async with self._guard.lock(self._server):
+            self._unfit = False
+            book, cause = self._book(incident), memoir.recall_cause(self._ledger, incident)
+            await self._first_sight()
+            pending = next((it for it in reversed(incident.actions) if not it.state.final), None)
+            if pending is not None:
+                result = await self._resume_action(book, pending, cause, source)
+                return await self._work(book, cause, source, result)
+            if self._view.ended() or self._view.state() not in RUNS:
+                return await self._work(book, cause, source, None)
+            return await self._already_back(book, cause, source)
 
     def approve(self, action_id: str, actor: str) -> Action:
         """A person allows a pending action. Raises AgentError when it is unknown, decided or expired."""
-        raise NotImplementedError
+        return self._approvals.decide(action_id, actor, allow=True)
 
     def deny(self, action_id: str, actor: str) -> Action:
         """A person refuses a pending action. Raises as :meth:`approve`."""
-        raise NotImplementedError
+        return self._approvals.decide(action_id, actor, allow=False)
 
     @property
     def stay_down(self) -> bool:
         """True while the dead server must not be restarted unchanged (a start failure that needs a change, or an
         open breaker): the watcher renews ``hold`` while this is true and the server is dead."""
-        raise NotImplementedError
+        if self._executor is None or self._guard.policy.dry_run:
+            return False
+        return self._unfit or self._guard.breaker_open(self._server) is not None
+
+    # -- the loop -----------------------------------------------------------------------------------------------
+
+    async def _work(
+        self, book: Book, cause: Cause, source: SituationSource, result: Result | None
+    ) -> Incident:
+        """Until closed. Every round ends the incident or adds an action, and the actions of one are counted."""
+        restored: Result | None = None
+        while True:
+            if result is not None and result.outcome is Outcome.VERIFIED:
+                restored = result
+                if not await self._something_to_ask(book, result, cause, source):
+                    return self._resolved(book, result)
+            elif result is not None and self._executor is not None:
+                restored = None
+                following = await after_failure(self._executor, self._view, self._holder, book, cause, result)
+                if isinstance(following, str):
+                    return self._give_up(book, cause, await self._situation(book, cause, source), following)
+                cause = following
+                memoir.remember_cause(self._ledger, book.incident, cause)
+            situation = await self._situation(book, cause, source)
+            plans = make_plans(cause, situation, self._guard.policy)
+            reason = self._blocked(book, situation)
+            if reason is not None:
+                self._propose(book, plans[:1])
+                return self._give_up(book, cause, situation, reason)
+            self._propose(book, tuple(it for it in plans if self._mode(it) is Mode.DRY_RUN))
+            result = await self._next(book, plans, cause, source, asking=restored is not None)
+            if result is None and restored is not None:
+                return self._resolved(book, restored, "; the change that would cure it was not approved")
+            if result is None:
+                return self._give_up(book, cause, situation, self._nothing_left(book))
+
+    async def _next(
+        self, book: Book, plans: tuple[Plan, ...], cause: Cause, source: SituationSource, *, asking: bool
+    ) -> Result | None:
+        """Carry out the best plan that may be done; None = none is left. ``asking``: the server serves again."""
+        autos = [it for it in plans if self._mode(it) is Mode.AUTO and not asking]
+        best = next((it for it in autos if it.action != restarting.ACTION), autos[0] if autos else None)
+        if best is not None:
+            await self._pace(book, best)
+            return await self._do(book, best, book.add(best, Mode.AUTO, ActionState.APPROVED), cause, source)
+        for asked in self._asks(plans):
+            expires = self._guard.policy.approval_expires_seconds
+            action = book.add(asked, Mode.APPROVE, ActionState.AWAITING_APPROVAL, expires_after=expires)
+            if (
+                action := await self._await_decision(book, action, cause, source)
+            ).state is ActionState.APPROVED:
+                return await self._do(book, asked, action, cause, source)
+        return None
+
+    async def _do(
+        self, book: Book, plan: Plan, action: Action, cause: Cause, source: SituationSource
+    ) -> Result:
+        if self._executor is None:
+            return Result(
+                action=book.update(action, ActionState.REFUSED, outcome="no launcher"), reason="no launcher"
+            )
+        return await self._executor.carry_out(book, plan, action, cause, source)
+
+    async def _pace(self, book: Book, plan: Plan) -> None:
+        """Restarts of one incident come slower and slower."""
+        done = sum(1 for it in book.incident.actions if it.action == restarting.ACTION)
+        steps = self._guard.policy.backoff_seconds
+        if plan.action == restarting.ACTION and done and steps:
+            await self._holder.pause(steps[min(done, len(steps) - 1)], self._view.frozen)
+
+    async def _back_off(self, book: Book) -> None:
+        await self._holder.renew()
+        delay = self._guard.backoff(self._server, book.incident.fault, book.incident.id)
+        if delay > 0 and self._blocked(book, None) is None:
+            await self._holder.pause(delay, self._view.frozen)
+
+    # -- approvals ----------------------------------------------------------------------------------------------
+
+    async def _something_to_ask(
+        self, book: Book, result: Result, cause: Cause, source: SituationSource
+    ) -> bool:
+        """After a plain restart that serves: whether a person could still approve the cure."""
+        if result.action.action != restarting.ACTION or cause.retry is not Retry.NEEDS_CHANGE:
+            return False
+        situation = await self._situation(book, cause, source)
+        return bool(self._asks(make_plans(cause, situation, self._guard.policy)))
+
+    async def _await_decision(
+        self, book: Book, action: Action, cause: Cause, source: SituationSource
+    ) -> Action:
+        book.move(IncidentState.AWAITING_APPROVAL)
+
+        async def keep() -> None:
+            await self._keep_serving(book, cause, source)
+
+        return await self._approvals.wait(book, action, keep)
+
+    async def _keep_serving(self, book: Book, cause: Cause, source: SituationSource) -> None:
+        """While a person is asked: hold a dead server, and restart it where a restart may help."""
+        await self._holder.renew()
+        if not self._view.ended() or self._executor is None:
+            return
+        situation = await self._situation(book, cause, source)
+        for it in restarting.plans(cause, situation, self._guard.policy):
+            if self._mode(it) is Mode.AUTO and self._blocked(book, situation) is None:
+                await self._pace(book, it)
+                await self._do(book, it, book.add(it, Mode.AUTO, ActionState.APPROVED), cause, source)
+                book.move(IncidentState.AWAITING_APPROVAL)
+
+    # -- after a restart of the agent ---------------------------------------------------------------------------
+
+    async def _resume_action(
+        self, book: Book, action: Action, cause: Cause, source: SituationSource
+    ) -> Result | None:
+        """Bring a cut-off action to its end; None = plan anew."""
+        if action.state is ActionState.AWAITING_APPROVAL:
+            action = await self._await_decision(book, action, cause, source)
+        if action.state is ActionState.APPROVED:
+            return await self._resume_approved(book, action, cause, source)
+        if action.state not in (ActionState.RUNNING, ActionState.VERIFYING):
+            return None
+        cut = "the agent ended before this took effect"
+        if self._executor is None:
+            book.update(action, ActionState.INTERRUPTED, outcome=cut)
+            return None
+        if action.state is ActionState.RUNNING and not await self._executor.took_effect(action):
+            book.update(action, ActionState.INTERRUPTED, outcome=cut)
+            return None
+        return await self._executor.prove(book, action, self._view.start_seq() - 1)
+
+    async def _resume_approved(
+        self, book: Book, action: Action, cause: Cause, source: SituationSource
+    ) -> Result | None:
+        """The plan is made again; when the situation no longer yields it, the approval is void."""
+        others = tuple(it for it in book.incident.actions if it.id != action.id)
+        situation = msgspec.structs.replace(await source(cause), previous=others)
+        plans = make_plans(cause, situation, self._guard.policy)
+        same = next((it for it in plans if it.action == action.action and it.delta == action.delta), None)
+        reason = self._blocked(book, situation)
+        if same is None or reason is not None:
+            book.update(action, ActionState.REFUSED, outcome=reason or "the situation changed: planned anew")
+            return None
+        return await self._do(book, same, action, cause, source)
+
+    async def _already_back(self, book: Book, cause: Cause, source: SituationSource) -> Incident:
+        """The launcher restarted the server while no agent was there: prove that start."""
+        book.move(IncidentState.VERIFYING)
+        proofs = proofs_of(cause.finding.fault, self._guard.policy)
+        seen = await Verifier(self._view, self._clock, self._view.start_seq() - 1).verify(proofs)
+        if seen.outcome is Outcome.VERIFIED:
+            note = f"the launcher restarted it by itself while no agent was there; {seen.reason}"
+            return self._close(book, IncidentState.RESOLVED, note)
+        fresh = await self._view.fresh_cause() or unnamed()
+        return await self._work(book, fresh if self._view.ended() else cause, source, None)
+
+    async def _first_sight(self) -> None:
+        """Right after the agent's start nothing is known of the server yet."""
+        deadline = self._clock.monotonic() + FIRST_SIGHT_SECONDS
+        while self._view.state() is State.UNKNOWN and not self._view.ended():
+            left = deadline - self._clock.monotonic()
+            if left <= 0:
+                return
+            await self._view.wait_change(min(1.0, left))
+
+    # -- judging ------------------------------------------------------------------------------------------------
+
+    def _blocked(self, book: Book, situation: Situation | None) -> str | None:
+        """Why nothing may be done to this server at all."""
+        if self._executor is None or (situation is not None and not situation.has_hands):
+            return "attached only: no launcher owns this server, so nothing is done to it"
+        if self._view.frozen():
+            return "frozen: agent freeze is in force"
+        if self._view.state() in (State.STOPPED, State.DRAINING):
+            return "a person stopped the server"
+        nodes = situation.multi_node() if situation is not None else None
+        if nodes is not None:
+            return f"one node of several ({nodes}): diagnosed, never repaired alone"
+        if self._guard.policy.dry_run:
+            return None
+        return self._guard.refusal(self._server, book.incident)
+
+    def _mode(self, plan: Plan) -> Mode:
+        """The plan's mode, lowered by the global dry run."""
+        return Mode.DRY_RUN if self._guard.policy.dry_run and plan.mode is not Mode.OFF else plan.mode
+
+    def _asks(self, plans: tuple[Plan, ...]) -> list[Plan]:
+        return [it for it in plans if self._mode(it) is Mode.APPROVE]
+
+    def _propose(self, book: Book, plans: tuple[Plan, ...]) -> None:
+        """Write down what would be done."""
+        for it in plans:
+            if self._mode(it) is not Mode.OFF:
+                book.add(it, self._mode(it), ActionState.PROPOSED)
+
+    async def _situation(self, book: Book, cause: Cause, source: SituationSource) -> Situation:
+        situation = await settled(cause, source, self._clock, dead=self._view.ended())
+        return msgspec.structs.replace(situation, previous=book.incident.actions)
+
+    # -- ends ---------------------------------------------------------------------------------------------------
+
+    def _nothing_left(self, book: Book) -> str:
+        states = {it.state for it in book.incident.actions}
+        if self._guard.policy.dry_run:
+            return "dry run: proposed, not done"
+        if states & {ActionState.FAILED, ActionState.ROLLED_BACK}:
+            return "no remedy held and none is left"
+        if states & {ActionState.DENIED, ActionState.EXPIRED}:
+            return "the remedy was not approved"
+        return "nothing safe is left to try"
+
+    def _resolved(self, book: Book, result: Result, more: str = "") -> Incident:
+        outcome = f"{result.reason}{more}"
+        lasting = memoir.permanent(self._ledger, book.incident, result.action)
+        if lasting is not None:
+            outcome = f"{outcome}; {lasting}"
+            book.update(result.action, result.action.state, outcome=outcome)
+        return self._close(book, IncidentState.RESOLVED, f"{result.action.change}: {outcome}")
+
+    def _give_up(self, book: Book, cause: Cause, situation: Situation, reason: str) -> Incident:
+        """Hand over to a person, with what to do."""
+        self._unfit = restarting.may_help(cause, situation) is not None and self._view.ended()
+        self._guard.gave_up(self._server, book.incident, reason)
+        note = ". ".join([reason, *(text.rstrip(".") for text in advise(cause, situation))]) + "."
+        return self._close(book, IncidentState.UNRESOLVED, note)
+
+    def _close(self, book: Book, state: IncidentState, note: str) -> Incident:
+        memoir.forget_cause(self._ledger, book.incident)
+        return book.move(state, note)
+
+    def _book(self, incident: Incident) -> Book:
+        return Book(incident, self._ledger, self._clock, self._on_change)

@@ -6,13 +6,15 @@ as surely), a fault of unknown kind. Not offered for a start that failed and wou
 
 from __future__ import annotations
 
-from agent.model import Cause, Retry
+from agent.model import ActionState, Cause, Retry, State
 from agent.remediate.guard import Policy, executed
 from agent.remediate.plan import Plan
 from agent.remediate.proving import proofs_of
 from agent.remediate.situation import Situation
 
 ACTION = "restart"
+ONCE = frozenset({"host-oom-kill"})
+IN_VAIN = frozenset({ActionState.FAILED, ActionState.ROLLED_BACK})
 NEVER = frozenset({"port-in-use", "config-invalid", "model-not-found"})
 
 
@@ -27,23 +29,32 @@ def may_help(cause: Cause, situation: Situation) -> str | None:
 
 
 def plans(cause: Cause, situation: Situation, policy: Policy) -> tuple[Plan, ...]:
-    """One restart an incident, and none after another remedy was tried in vain."""
-    if may_help(cause, situation) is not None or any(executed(action) for action in situation.previous):
+    """The next restart, within the steps of one incident; none after another remedy was tried in vain."""
+    done = [action for action in situation.previous if executed(action)]
+    vain = any(action.action != ACTION and action.state in IN_VAIN for action in done)
+    attempt = 1 + sum(1 for action in done if action.action == ACTION)
+    most = 1 if cause.finding.fault in ONCE else policy.budget_steps
+    if may_help(cause, situation) is not None or vain or attempt > most:
         return ()
     return (
         Plan(
             action=ACTION,
-            change="restart with the same command",
+            change="restart with the same command" + (f", attempt {attempt}" if attempt > 1 else ""),
             mode=situation.mode(ACTION),
             delta=situation.overrides,
             why=(_reason(cause),),
             precondition="the server is dead or hangs, and nobody stopped it",
-            bounds=("one restart an incident", "budget and backoff per fault and server"),
+            check=_not_asked_away,
+            bounds=(f"at most {most} in one incident", "budget and backoff per fault and server"),
             cost="one start of the server; requests in flight are lost already",
             undo="nothing to undo",
             proofs=proofs_of(cause.finding.fault, policy),
         ),
     )
+
+
+def _not_asked_away(now: Situation) -> str | None:
+    return "a person stopped the server" if now.state in (State.STOPPED, State.DRAINING) else None
 
 
 def _reason(cause: Cause) -> str:

@@ -58,7 +58,6 @@ def plans(cause: Cause, situation: Situation, policy: Policy) -> tuple[Plan, ...
             cost="one restart; fewer requests at once at the peak",
             undo="agent overrides clear, then a restart",
             proofs=proofs_of(cause.finding.fault, policy),
-            stepping=True,
         ),
     )
 

@@ -1,0 +1,68 @@
+"""What a repair that did not hold means, and what is done about its change.
+
+The same fault again (or another fault of memory): the next step; a stepping change is kept, any other rolled back.
+Another fault before the server served: our change did it, so it is rolled back and the next plan is tried. Another
+fault while serving: the change stands unproven and stays, and the new fault is repaired in the same incident.
+"""
+
+from __future__ import annotations
+
+from agent.model import ActionState, Cause, Confidence, Finding, Retry, Severity
+from agent.remediate.book import Book
+from agent.remediate.execution import Executor, Result
+from agent.remediate.hold import Holder
+from agent.remediate.memory_numbers import OOM_FAULTS
+from agent.remediate.planning import STEPPING
+from agent.remediate.ports import View
+from agent.remediate.verification import Outcome
+
+MEMORY_FAULTS = OOM_FAULTS | {"gpu-memory-occupied"}
+
+
+async def after_failure(
+    executor: Executor, view: View, holder: Holder, book: Book, cause: Cause, result: Result
+) -> Cause | str:
+    """The cause to go on with, or why this is the end."""
+    await holder.renew()
+    if result.outcome is Outcome.INTERRUPTED:
+        return result.reason
+    if result.verification is None:
+        refused = result.action.state is ActionState.REFUSED
+        return result.reason if refused and not result.reason.startswith("precondition gone") else cause
+    if not view.ended():
+        await executor.roll_back(book, result.action, result.reason)
+        return cause
+    fresh = await view.fresh_cause() or unnamed()
+    if same_family(fresh, cause):
+        if result.action.action not in STEPPING:
+            await executor.roll_back(
+                book, result.action, f"{result.reason}: {fresh.finding.fault} came again"
+            )
+        return fresh
+    if not result.served:
+        rolled = await executor.roll_back(
+            book, result.action, f"the start failed with {fresh.finding.fault}: {result.reason}"
+        )
+        return cause if rolled.state is ActionState.ROLLED_BACK else fresh
+    kept = f"{fresh.finding.fault} came before the proof was complete; the change stays in force"
+    book.update(result.action, ActionState.INTERRUPTED, outcome=kept)
+    return fresh
+
+
+def same_family(one: Cause, two: Cause) -> bool:
+    """The same fault, or both faults of the card's memory."""
+    faults = {one.finding.fault, two.finding.fault}
+    return len(faults) == 1 or faults <= MEMORY_FAULTS
+
+
+def unnamed() -> Cause:
+    """A death whose cause the log does not tell."""
+    return Cause(
+        finding=Finding(
+            fault="engine-dead",
+            confidence=Confidence.POSSIBLE,
+            severity=Severity.CRITICAL,
+            summary="the server died and its log names no cause",
+        ),
+        retry=Retry.MAY,
+    )

@@ -1,0 +1,42 @@
+"""Keeping a dead server on hold while the agent decides or waits.
+
+The launcher restarts by itself when nobody holds it (2 s, then at most 60 s a hold). Renewed every 20 s, so that one
+lost call costs nothing. A refusal is no error here: the launcher then restarts, which is what it should do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from agent.errors import AgentError
+from agent.model import Clock
+from agent.remediate.ports import Hands, View
+
+HOLD_SECONDS = 60.0
+RENEW_SECONDS = 20.0
+
+
+class Holder:
+    """Holds one server."""
+
+    def __init__(self, hands: Hands | None, view: View, clock: Clock) -> None:
+        self._hands = hands
+        self._view = view
+        self._clock = clock
+
+    async def renew(self) -> None:
+        """Ask for another 60 s, when the server is dead; else nothing."""
+        seq = self._view.exit_seq()
+        if self._hands is None or seq is None or not self._view.ended():
+            return
+        try:
+            await self._hands.hold(seq, HOLD_SECONDS)
+        except AgentError:
+            return
+
+    async def pause(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+        """Wait on hold; ends early when ``until`` says so (looked at every 20 s at least)."""
+        deadline = self._clock.monotonic() + seconds
+        while (left := deadline - self._clock.monotonic()) > 0 and not until():
+            await self.renew()
+            await self._clock.sleep(min(RENEW_SECONDS, left))
