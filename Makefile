@@ -45,7 +45,7 @@ vllm: ## install the real vLLM for CPU (kept between runs)
 	@tests/support/install_vllm.sh >/dev/null
 
 zipapp: setup ## build dist/agent-launch.pyz, the launcher alone, standard library only
-	@$(BIN)/python deploy/zipapp_launch.py dist/agent-launch.pyz
+	@$(BIN)/python -m agent.launch.bundle dist/agent-launch.pyz >/dev/null
 	@$(BIN)/python -I -S dist/agent-launch.pyz --help >/dev/null
 	@echo "zipapp: dist/agent-launch.pyz"
 
