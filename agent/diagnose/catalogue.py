@@ -1,9 +1,9 @@
 """The fault catalogue: ``rules/faults/*.yaml`` in, checked entries out.
 
-One file is one class. Reading is strict: an unknown key, a missing one, a pattern that RE2 does not take, a fact
-or an action that nobody knows raises :class:`ConfigError` with file and line, because a signature that silently
-never matches is worse than none. Never here: matching (``scan``), judging (``conclude``). YAML is composed into
-nodes rather than loaded, since only nodes know their lines.
+One file is one class. Reading is strict: an unknown key, a missing one, a pattern that RE2 does not take, a
+fact or an action that nobody knows raises :class:`ConfigError` with file and line, because a signature that
+silently never matches is worse than none. Never here: matching (``scan``), judging (``conclude``). YAML is
+composed into nodes rather than loaded, since only nodes know their lines.
 """
 
 from __future__ import annotations
@@ -29,14 +29,18 @@ Family = Literal["memory", "cache", "occupancy", "assembler", "port", "process",
 # The facts that each family's module can fill into a summary or a change.
 FAMILY_FACTS: dict[str, frozenset[str]] = {
     "memory": frozenset(
-        "gpu requested total free process allocated reserved neighbour_pid neighbour_name neighbour_bytes "
-        "others dummy_requests".split()
+        (
+            *("gpu", "requested", "total", "free", "process", "allocated", "reserved", "others"),
+            *("neighbour_pid", "neighbour_name", "neighbour_bytes", "dummy_requests"),
+        )
     ),
-    "cache": frozenset("max_model_len needed available estimated_max_model_len token_capacity".split()),
-    "occupancy": frozenset("device free total utilization desired missing fitting_utilization".split()),
-    "assembler": frozenset("arch path".split()),
-    "port": frozenset("address port".split()),
-    "process": frozenset("process exit_code signal oom_kills exception seconds".split()),
+    "cache": frozenset(("max_model_len", "needed", "available", "estimated_max_model_len", "token_capacity")),
+    "occupancy": frozenset(
+        ("device", "free", "total", "utilization", "desired", "missing", "fitting_utilization")
+    ),
+    "assembler": frozenset(("arch", "path")),
+    "port": frozenset(("address", "port")),
+    "process": frozenset(("process", "exit_code", "signal", "oom_kills", "exception")),
     "none": frozenset(),
 }
 COMMON_FACTS = frozenset(("message",))
@@ -46,13 +50,13 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Base of everything that stands in a fault file."""
 
 
-class Signature(_Entry):
+class Signature(_Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A text that points to the fault.
 
-    ``role``: initiating = the fault's own words; cascade = what it causes; teardown = exit noise. It counts only on
-    lines of the given ``levels`` (``none`` = the line has no level, as in a traceback printed bare) and, where
-    ``phases`` is given, in those phases of the server's life. ``fatal``: the server cannot go on serving.
-    ``source`` says who prints it: a file of vLLM, torch, the kernel, or a public report.
+    ``role``: initiating = the fault's own words; cascade = what it causes; teardown = exit noise. It counts
+    only on lines of the given ``levels`` (``none`` = the line has no level, as in a traceback printed bare)
+    and, where ``phases`` is given, in those phases of the server's life. ``fatal``: the server cannot go on
+    serving. ``source`` says who prints it: a file of vLLM, torch, the kernel, or a public report.
     """
 
     pattern: str
@@ -65,15 +69,17 @@ class Signature(_Entry):
     fatal: bool = False
 
 
-class Conditions(_Entry):
-    """What must hold beside a signature: none of the ``unless`` patterns in the log; not before/after ready."""
+class Conditions(_Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What must hold beside a signature: none of the ``unless`` patterns in the log; not before/after
+    ready."""
 
     unless: tuple[str, ...] = ()
     before_ready: bool = False
 
 
-class RemedyTemplate(_Entry):
-    """A remedy with ``{facts}`` in ``change``; left out where a fact is unknown or the mechanism is another."""
+class RemedyTemplate(_Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A remedy with ``{facts}`` in ``change``; left out where a fact is unknown or the mechanism is
+    another."""
 
     action: str
     change: str
@@ -83,8 +89,9 @@ class RemedyTemplate(_Entry):
     mechanisms: tuple[Mechanism, ...] = ()
 
 
-class Fault(_Entry, rename={"fault": "class"}):
-    """One class of the catalogue. ``summary`` is a list of sentences; one with an unknown fact is left out."""
+class Fault(_Entry, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"fault": "class"}):
+    """One class of the catalogue. ``summary`` is a list of sentences; one with an unknown fact is left
+    out."""
 
     fault: str
     title: str

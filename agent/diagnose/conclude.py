@@ -1,9 +1,10 @@
 """From the anchors of a start to its causes: one root, its symptoms under it.
 
-In: a :class:`Start`, the catalogue, whatever else is known (exit record, command, cards). Out: causes, most likely first;
-nothing where nothing is wrong. The order of proof: certain before likely, then the deepest process (worker before engine
-before API server), then the earliest line. "Engine dead" is what every fatal cause looks like from above, so it stands
-alone only where no cause is in the log. A cause without its decisive line is never certain.
+In: a :class:`Start`, the catalogue, whatever else is known (exit record, command, cards). Out: causes, most
+likely first; nothing where nothing is wrong. The order of proof: certain before likely, then the deepest
+process (worker before engine before API server), then the earliest line. "Engine dead" is what every fatal
+cause looks like from above, so it stands alone only where no cause is in the log. A cause without its
+decisive line is never certain.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from agent.diagnose.start import Anchor, Start
 from agent.model import Cause, Confidence, Context, Evidence, Exit, Finding, Mechanism, Remedy, Severity
 
 MAX_EVIDENCE = 6
+_LOUDNESS = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
 _RANK = {Confidence.CERTAIN: 0, Confidence.LIKELY: 1, Confidence.POSSIBLE: 2}
 DEAD, HANG, HOST_OOM, INVALID = "engine-dead", "engine-hang", "host-oom-kill", "config-invalid"
 # What only a server that was already serving, or was still starting, prints.
@@ -160,7 +162,8 @@ class _Judge:
         self._context = context
         self._cascade = sorted(cascade, key=lambda c: c.anchor.sequence)
         self._weak = [c for c in self._cascade if self._counts(c)]
-        # A failed call to the workers is death only where something else says so: it may be one administrator's request.
+        # A failed call to the workers is death only where something else says so: it may be one
+        # administrator's request.
         self._dead = self._weak if any(c.confidence is not Confidence.POSSIBLE for c in self._weak) else []
 
     def _counts(self, candidate: Candidate) -> bool:
@@ -228,7 +231,7 @@ class _Judge:
     def _cause(self, mine: list[Candidate], explains: tuple[str, ...], *, demoted: bool = False) -> Cause:
         first = mine[0]
         reading = self._read(mine)
-        severity = Severity.INFO if demoted else first.signature.severity or first.fault.severity
+        severity = Severity.INFO if demoted else max((_severity(c) for c in mine), key=_LOUDNESS.index)
         confidence = Confidence.POSSIBLE if demoted and explains == () else first.confidence
         return self._finish(first.fault, confidence, severity, reading, self._evidence(mine), explains)
 
@@ -296,6 +299,10 @@ class _Judge:
             runbook=runbook_of(fault),
         )
         return Cause(finding=finding, facts=reading.facts, retry=fault.retry, domain=fault.domain)
+
+
+def _severity(candidate: Candidate) -> Severity:
+    return candidate.signature.severity or candidate.fault.severity
 
 
 def _log(anchor: Anchor, text: str) -> Evidence:

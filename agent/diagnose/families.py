@@ -35,7 +35,8 @@ def _size(pattern: str, texts: Sequence[str]) -> int | None:
 
 
 def read_cache(texts: Sequence[str]) -> Reading:
-    """vllm/v1/core/kv_cache_utils.py: _check_enough_kv_cache_memory; V0: worker.py raise_if_cache_size_invalid."""
+    """vllm/v1/core/kv_cache_utils.py: _check_enough_kv_cache_memory; V0: worker.py
+    raise_if_cache_size_invalid."""
     length = _number(r"max seq len \((\d+)\)", texts)
     estimate = _number(r"estimated maximum model length is (\d+)", texts)
     capacity = _number(r"stored in KV cache \((\d+)\)", texts)

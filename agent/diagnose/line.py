@@ -1,8 +1,9 @@
 """One line of a log: what wraps it, which process said it, how loudly, when, and the words themselves.
 
-vLLM lines arrive in many coats: docker compose, kubectl, CRI, docker's and vLLM's own JSON, journald, Ray, terminal
-borders, colours, progress bars that return the carriage. Signatures are searched without anchors and so need no coat
-taken off; this module is for the lines that hit. Never raises: what cannot be parsed has level ``none`` and no process.
+vLLM lines arrive in many coats: docker compose, kubectl, CRI, docker's and vLLM's own JSON, journald, Ray,
+terminal borders, colours, progress bars that return the carriage. Signatures are searched without anchors
+and so need no coat taken off; this module is for the lines that hit. Never raises: what cannot be parsed
+has level ``none`` and no process.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ WORKER, ENGINE, API, UNKNOWN = 3, 2, 1, 0
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """``depth``: worker 3 > engine 2 > API server 1 > unknown 0. ``time``: sortable text, None if not stated."""
+    """``depth``: worker 3 > engine 2 > API server 1 > unknown 0. ``time``: sortable text, None if not
+    stated."""
 
     text: str
     level: Level = "none"
@@ -46,7 +48,8 @@ _PROCESS = re.compile(
 )
 _RANK = re.compile(r"\[rank(\d+)\]:\s?")
 _VLLM = re.compile(
-    r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL)\s+(?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?\s+(?:\[[^\]]{1,80}\]|[\w./]+:\d+\])\s?"
+    r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL)\s+(?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?\s+"
+    r"(?:\[[^\]]{1,80}\]|[\w./]+:\d+\])\s?"
 )
 _LOOSE = re.compile(
     r"(?:^|[\s-])(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)(?::\s|\s-\s|\s+\[[\w./]+(?::\d+)?\]\s|\s(?=\w+:\s))"

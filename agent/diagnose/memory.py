@@ -1,8 +1,8 @@
 """GPU memory ran out: the numbers of the allocator's message, and the mechanism that they prove.
 
-In: the texts of the out-of-memory lines, the phase, what is known of the card. Out: :class:`MemoryFacts`, the mechanism
-and its arithmetic. The message's own hint ("try expandable_segments") is printed whatever the cause and is not believed;
-only the numbers decide, and where they are missing the mechanism is unknown.
+In: the texts of the out-of-memory lines, the phase, what is known of the card. Out: :class:`MemoryFacts`,
+the mechanism and its arithmetic. The message's own hint ("try expandable_segments") is printed whatever the
+cause and is not believed; only the numbers decide, and where they are missing the mechanism is unknown.
 Texts: c10/cuda/CUDACachingAllocator.cpp of torch 1.13 to 2.14 (CUDA and HIP).
 """
 
@@ -16,8 +16,8 @@ from agent.diagnose.reading import SIZE, Reading, first_size, size, to_bytes
 from agent.model import Context, Mechanism, MemoryFacts, MemoryHolder
 
 GIB = 1 << 30
-# A reserve below this is the allocator's ordinary slack (0.25 to 0.31 GiB on cards that were simply full, 1.76 GiB where
-# expandable segments cured it).
+# A reserve below this is the allocator's ordinary slack (0.25 to 0.31 GiB on cards that were simply full,
+# 1.76 GiB where expandable segments cured it).
 FRAGMENT_FLOOR_BYTES = 512 << 20
 FRAGMENT_FLOOR_SHARE = 0.01
 NEIGHBOUR_FLOOR_BYTES = GIB
@@ -28,7 +28,8 @@ UNNAMED_FLOOR_SHARE = 0.05
 
 _PROCESS = re.compile(rf"Process (\d+) has {SIZE} memory in use")
 _OLD = re.compile(
-    rf"GPU (\d+); {SIZE} total capacity; {SIZE} already allocated; {SIZE} free; {SIZE} reserved in total by PyTorch"
+    rf"GPU (\d+); {SIZE} total capacity; {SIZE} already allocated; {SIZE} free; "
+    rf"{SIZE} reserved in total by PyTorch"
 )
 _GPU = re.compile(r"GPU (\d+) has a total capac")
 _DUMMIES = re.compile(r"with (\d+) dummy requests")
@@ -91,8 +92,8 @@ def _parse_old(text: str, old: re.Match[str]) -> MemoryFacts:
 def _own_among(
     holders: list[MemoryHolder], allocated: int | None, reserved: int | None
 ) -> tuple[int | None, list[MemoryHolder]]:
-    """In a container torch does not know its own pid on the host and lists itself as "Process N": the holder that
-    is just large enough for what torch has."""
+    """In a container torch does not know its own pid on the host and lists itself as "Process N": the
+    holder that is just large enough for what torch has."""
     if allocated is None:
         return None, holders
     needed = allocated + (reserved or 0)
@@ -121,7 +122,8 @@ def mechanism_of(
 ) -> Mechanism | None:
     """Why memory ran out, or None where the numbers do not say.
 
-    A neighbour comes first where it holds more than the allocator's slack and, with its memory, the request had fitted.
+    A neighbour comes first where it holds more than the allocator's slack and, with its memory, the request
+    had fitted.
     """
     if facts.requested_bytes is None or facts.total_bytes is None or facts.free_bytes is None:
         return None
@@ -196,7 +198,8 @@ def _arithmetic(facts: MemoryFacts, mechanism: Mechanism | None) -> tuple[str, .
     if mechanism is Mechanism.BATCH:
         return (
             f"No neighbour and no fragmentation ({words['reserved']} reserved but unallocated against "
-            f"{words['requested']} requested): the batch's activations did not fit beside weights and KV pool.",
+            f"{words['requested']} requested): the activations of the batch did not fit beside weights and "
+            "KV pool.",
         )
     if mechanism is Mechanism.FULL:
         return (
@@ -221,5 +224,6 @@ def _neighbour_words(facts: MemoryFacts, mechanism: Mechanism) -> tuple[str, ...
     label = "Orphan" if mechanism is Mechanism.ORPHAN else "Neighbour"
     return (
         f"{label}: {who} of the card's {size(facts.total_bytes)}; with that memory free, "
-        f"{size(facts.free_bytes + foreign)} would have been there for the {size(facts.requested_bytes)} asked for.",
+        f"{size(facts.free_bytes + foreign)} would have been there for the "
+        f"{size(facts.requested_bytes)} asked for.",
     )

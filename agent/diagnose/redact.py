@@ -1,7 +1,7 @@
 """Keeps secrets and prompts out of whatever text leaves the agent. Text in, bounded text out.
 
-Logs carry API keys (in argument dumps), hub tokens (in URLs and headers) and prompts (with request logging on).
-Evidence needs none of them.
+Logs carry API keys (in argument dumps), hub tokens (in URLs and headers) and prompts (with request logging
+on). Evidence needs none of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _PROMPT = re.compile(
 
 def redact(text: str, limit: int = LIMIT) -> str:
     """``text`` without secrets and prompts, printable, at most ``limit`` characters."""
-    # Cut before matching (a line may be a megabyte), but late enough that a secret is not split into the open.
+    # Cut before matching (a line may be a megabyte), but late enough that a secret is not split into the
+    # open.
     cut = text[: limit * 4]
     clean = _PROMPT.sub(r"\1\2[redacted]", _SECRET.sub(_mask, cut))
     clean = "".join(c if c.isprintable() else " " for c in clean).strip()

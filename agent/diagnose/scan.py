@@ -1,8 +1,9 @@
 """All patterns of the catalogue and of the milestones as one RE2 set.
 
-A catalogue in, a compiled :class:`Scanner` out, which says for a block or a line of bytes which patterns are in it. The
-set is one automaton, so its cost does not grow with the catalogue; asking it about whole blocks first is what makes
-ordinary log lines nearly free. It never says where in the line: the few lines that hit are looked at again.
+A catalogue in, a compiled :class:`Scanner` out, which says for a block or a line of bytes which patterns
+are in it. The set is one automaton, so its cost does not grow with the catalogue; asking it about whole
+blocks first is what makes ordinary log lines nearly free. It never says where in the line: the few lines
+that hit are looked at again.
 """
 
 from __future__ import annotations
@@ -49,35 +50,20 @@ MILESTONES: tuple[tuple[str, str], ...] = (
 # Functions of vLLM in a traceback that tell in which phase an error was raised (vllm/v1/worker/gpu_worker.py,
 # gpu_model_runner.py, model_loader/; V0: vllm/worker/model_runner.py).
 FRAMES: tuple[tuple[Phase, str], ...] = (
+    ("cudagraph", r"in (?:_?capture_model|_capture_cudagraphs|capture_graphs?|_warmup_and_capture)\b"),
     (
         "cudagraph",
-        r"in (?:_?capture_model|_capture_cudagraphs|capture_graphs?|capture_begin|capture_end|_warmup_and_capture)\b",
+        r"in capture_(?:begin|end)\b|torch\.cuda\.graph\(|\.capture_(?:begin|end)\(|cudagraph_capture",
     ),
-    (
-        "cudagraph",
-        r"torch\.cuda\.graph\(|\.capture_(?:begin|end)\(|cudagraph_capture|ine \d+ in capture(?:_model)?$",
-    ),
-    (
-        "warmup",
-        r"in (?:profile_run|_?dummy_\w+|_dummy_\w+_run|determine_available_memory|determine_num_available_blocks)\b",
-    ),
-    (
-        "warmup",
-        r"in (?:kernel_warmup|compile_or_warm_up_model|profile_cudagraph_memory|warm_?up\w*|_?profile_\w+)\b",
-    ),
+    ("warmup", r"in (?:profile_run|_?dummy_\w+|determine_available_memory|determine_num_available_blocks)\b"),
+    ("warmup", r"in (?:kernel_warmup|compile_or_warm_up_model|profile_cudagraph_memory|warm_?up\w*)\b"),
     (
         "warmup",
         r"in (?:initialize_from_config|initialize_kv_cache\w*|_allocate_kv_cache\w*|initialize_cache)\b",
     ),
-    (
-        "load",
-        r"in (?:load_model|_?load_weights?\w*|create_weights|_?initialize_model|process_weights_after_loading)\b",
-    ),
-    ("load", r"in (?:weight_loader|download_model|get_model|make_layers)\b|model_executor/model_loader/"),
-    (
-        "start",
-        r"in (?:init_device|set_device|init_worker_distributed_environment|init_distributed_environment)\b",
-    ),
+    ("load", r"in (?:load_model|_?load_weights?\w*|create_weights|_?initialize_model|make_layers)\b"),
+    ("load", r"in (?:process_weights_after_loading|weight_loader|get_model)\b|model_executor/model_loader/"),
+    ("start", r"in (?:init_device|set_device|init_worker_distributed_environment)\b"),
 )
 
 # Dumps and request lines quote whatever the user or the configuration says: never an anchor.

@@ -1,9 +1,9 @@
 """The log of one server, fed as bytes while it is written; the watcher's view of it.
 
-In: chunks of any size, cut anywhere. Out: signals as lines complete, and on demand the causes and the effective settings.
-Never raises on what a log may hold (binary, colours, carriage returns, half lines, megabyte lines), never keeps more than
-one bounded line and the bounded start. A file may hold several starts: a banner after an end begins the next, the earlier
-ones stay as context.
+In: chunks of any size, cut anywhere. Out: signals as lines complete, and on demand the causes and the
+effective settings. Never raises on what a log may hold (binary, colours, carriage returns, half lines,
+megabyte lines), never keeps more than one bounded line and the bounded start. A file may hold several
+starts: a banner after an end begins the next, the earlier ones stay as context.
 """
 
 from __future__ import annotations

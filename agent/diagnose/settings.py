@@ -1,7 +1,7 @@
 """What the engine really runs with, and which line says so.
 
-The log is asked first (it states what is in force), then the command line, then vLLM's defaults where they are known.
-None stays None: a value that nobody stated is not guessed. Defaults: vllm/config/cache.py and
+The log is asked first (it states what is in force), then the command line, then vLLM's defaults where they
+are known. None stays None: a value that nobody stated is not guessed. Defaults: vllm/config/cache.py and
 vllm/engine/arg_utils.py (get_batch_defaults) of 0.32.
 """
 
@@ -102,7 +102,8 @@ def _from_arguments(start: Start, found: dict[str, Setting]) -> None:
 
 
 def _mapping(text: str) -> Mapping[str, object]:
-    """The dict of "non-default args", or the Namespace of older versions; what cannot be read whole is read by key."""
+    """The dict of "non-default args", or the Namespace of older versions; what cannot be read whole is read
+    by key."""
     begin = text.find("{")
     if begin >= 0:
         try:
@@ -196,4 +197,4 @@ def _human(text: str) -> Value:
         return text
     power = "kmgt".index(match.group(2).lower()) + 1
     base = 1000 if match.group(2).islower() else 1024
-    return round(float(match.group(1)) * base**power)
+    return round(float(match.group(1)) * float(base**power))

@@ -1,8 +1,9 @@
 """One start of a server as its log tells it: milestones, errors folded, the phase each error fell into.
 
-Lines that hit a pattern come in; anchors (what may be a cause or its symptom), settings lines and the state of the start
-are kept. Memory is bounded: an anchor is kept once per pattern and process, its repetitions are counted, because one dead
-engine prints thousands of equal tracebacks. Nothing is judged here; ``conclude`` does that when it is asked.
+Lines that hit a pattern come in; anchors (what may be a cause or its symptom), settings lines and the state
+of the start are kept. Memory is bounded: an anchor is kept once per pattern and process, its repetitions
+are counted, because one dead engine prints thousands of equal tracebacks. Nothing is judged here;
+``conclude`` does that when it is asked.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class Anchor:
     after_shutdown: bool
     count: int = 1
     last_sequence: int = 0
+    time: str | None = None
+    last_time: str | None = None
 
     def candidate(self, phase: Phase) -> tuple[Fault, Signature] | None:
         """The entry this anchor speaks for in ``phase``: level and phase must agree."""
@@ -72,6 +75,8 @@ class Start:
 
     began: bool = False
     ready: str | None = None
+    ready_time: str | None = None
+    time: str | None = None  # of the latest line that stated one
     shutdown: str | None = None
     ended: str | None = None
     milestone: str = ""
@@ -84,7 +89,7 @@ class Start:
     frame_lines: dict[Phase, tuple[Line, str]] = field(default_factory=dict)
     pids: set[int] = field(default_factory=set)
     counts: dict[int, int] = field(default_factory=dict)
-    throughput: tuple[int, str] | None = None
+    throughput: tuple[int, str | None] | None = None  # sequence and time of the latest throughput line
     last_error: str | None = None
     failed: bool = False  # a cause or a symptom was seen before anybody asked for the end
     last_sequence: int = 0
@@ -100,6 +105,7 @@ class Start:
         if not self._worth_parsing(slots):
             return []
         line = parse(text)
+        self.time = line.time or self.time
         if line.pid is not None and len(self.pids) < MAX_ANCHORS:
             self.pids.add(line.pid)
         signals: list[Signal] = []
@@ -126,7 +132,8 @@ class Start:
     def _milestone(self, name: str, line: Line, where: str, sequence: int) -> None:
         text = line.text[:MAX_TEXT]
         if name == "ready":
-            self.ready = self.ready or where
+            if self.ready is None:
+                self.ready, self.ready_time = where, self.time
             self.progress = None
         elif name in ("shutdown", "closing"):
             if not self.failed and self.shutdown is None:
@@ -134,12 +141,13 @@ class Start:
         elif name == "ended":
             self.ended = where
         elif name == "throughput":
-            self.throughput = (sequence, text)
+            self.throughput = (sequence, self.time)
         elif name == "banner":
             self.began = True
             self.settings.setdefault(name, (text, where))
         else:
-            # The engine's own words come last and are the ones in force, but a repeated rank says nothing new.
+            # The engine's own words come last and are the ones in force, but a repeated rank says nothing
+            # new.
             self.settings.setdefault(name, (text, where))
         if not self.ready and name in _PROGRESS:
             self.milestone = name
@@ -167,7 +175,7 @@ class Start:
         key = (slot.number, line.process, line.text[:120])
         if known := self._keys.get(key):
             known.count += 1
-            known.last_sequence = sequence
+            known.last_sequence, known.last_time = sequence, self.time
             return None
         anchor = Anchor(
             slot=slot,
@@ -178,6 +186,8 @@ class Start:
             ready=self.ready is not None,
             after_shutdown=self.shutdown is not None and not self.failed,
             last_sequence=sequence,
+            time=self.time,
+            last_time=self.time,
         )
         chosen = anchor.candidate(phase)
         if chosen is None and all(line.level not in s.levels for _, s in slot.candidates):
@@ -213,7 +223,8 @@ _RAISED = re.compile(r"(?:[\w]+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(
 _PROGRESS = frozenset(
     ("banner", "loading", "loaded", "compiling", "pool", "pool-size", "capturing", "captured")
 )
-# What is under way once this line was printed (vllm/v1/worker/gpu_worker.py: load, profile, allocate, capture).
+# What is under way once this line was printed (vllm/v1/worker/gpu_worker.py: load, profile, allocate,
+# capture).
 _PHASE_AFTER: dict[str, Phase] = {
     "loading": "load",
     "loaded": "warmup",
