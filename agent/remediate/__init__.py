@@ -1,8 +1,9 @@
 """From a cause to a proven repair: plan, guard, act through the launcher, prove, keep or roll back.
 
-In: a :class:`agent.model.Cause` and a :class:`Situation` (the watcher's). Out: actions in the journal, verbs to the
-launcher, an :class:`agent.model.Incident` that ends resolved or unresolved with a note for a person. Planning is
-pure (:func:`plan`, :func:`advise`); only the :class:`Remediator` acts, and only through :class:`Hands`.
+In: a :class:`agent.model.Cause` and a :class:`Situation` (the watcher's). Out: actions in the journal, verbs
+to the launcher, an :class:`agent.model.Incident` that ends resolved or unresolved with a note for a person.
+Planning is pure (:func:`plan`, :func:`advise`); only the :class:`Remediator` acts, and only through
+:class:`Hands`.
 """
 
 from agent.remediate.advice import advise

@@ -33,8 +33,8 @@ def _by_fault(cause: Cause, situation: Situation) -> tuple[str, ...]:
     if special is not None:
         return special(cause, situation)
     fixed = {
-        "config-invalid": "Correct the flag or setting that vLLM names; the start fails the same way until then.",
-        "model-not-found": "Correct the model's name or path, or give access to it (HF_TOKEN, a mounted folder).",
+        "config-invalid": "Correct the setting that vLLM names; the start fails the same way until then.",
+        "model-not-found": "Correct the model's name or path, or give access to it (HF_TOKEN, a mount).",
         "engine-hang": "Look for a stuck collective or a hung card (dmesg for Xid), then restart.",
     }
     return (fixed.get(fault, f"Read the evidence of {fault}, then decide on a restart."), *_own(cause))
@@ -53,8 +53,8 @@ def _memory(cause: Cause, situation: Situation) -> tuple[str, ...]:
         return (f"Free the card: {who}.", *_why_no_fit(cause, situation))
     if cause.finding.fault == "oom-load":
         return (
-            "The weights do not fit the card: raise --tensor-parallel-size, use a quantised model or a larger card "
-            "(never done automatically, since it changes the server).",
+            "The weights do not fit the card: raise --tensor-parallel-size, use a quantised model or a "
+            "larger card (never done automatically, since it changes the server).",
         )
     lines = ["Lower --max-num-seqs, --max-num-batched-tokens or --gpu-memory-utilization."]
     refused = allocator.refusal(situation)
@@ -77,8 +77,9 @@ def _no_pool(cause: Cause, situation: Situation) -> tuple[str, ...]:
     if on_cpu(situation):
         return ("Raise VLLM_CPU_KVCACHE_SPACE (GiB) within the host's memory.",)
     return (
-        "Weights and activations leave nothing for the KV pool: raise --tensor-parallel-size, use a quantised model, "
-        "or raise --gpu-memory-utilization together with a lower --max-num-seqs where the card has room.",
+        "Weights and activations leave nothing for the KV pool: raise --tensor-parallel-size, use a "
+        "quantised model, or raise --gpu-memory-utilization together with a lower "
+        "--max-num-seqs where the card has room.",
     )
 
 
@@ -95,7 +96,8 @@ def _assembler(cause: Cause, situation: Situation) -> tuple[str, ...]:
     seen = [f"{it.path}: {_judged(it.assembles, it.root_owned, it.error)}" for it in situation.assemblers]
     looked = "; ".join(seen) if seen else "no assembler was found in a root-owned folder"
     return (
-        f"Use an image with a newer CUDA toolkit, or install one under /usr/local/cuda (looked at: {looked}).",
+        "Use an image with a newer CUDA toolkit, or install one under /usr/local/cuda "
+        f"(looked at: {looked}).",
     )
 
 
@@ -117,6 +119,6 @@ def _host_memory(cause: Cause, situation: Situation) -> tuple[str, ...]:
     facts = cause.facts if isinstance(cause.facts, ProcessFacts) else ProcessFacts()
     who = facts.process or "a process of the server"
     return (
-        f"The kernel killed {who} for memory: raise the container's memory limit, or lower what the server takes of "
-        "the host (--kv-offloading-size, VLLM_CPU_KVCACHE_SPACE, fewer API servers).",
+        f"The kernel killed {who} for memory: raise the container's memory limit, or lower what the server "
+        "takes of the host (--kv-offloading-size, VLLM_CPU_KVCACHE_SPACE, fewer API servers).",
     )

@@ -1,13 +1,14 @@
 """Fragmentation: the memory is there, but in pieces. Expandable segments give it back at an unchanged batch.
 
-Chosen when the reserve that PyTorch holds but does not use covers the request that failed: then the card had room,
-only not in one piece. Measured on an H200 (vLLM 0.25.1): request 1 GiB, reserve 1.76 GiB; the same burst that killed
-the server was answered 100 of 100 with ``expandable_segments:True`` at the same batch. Not offered where vLLM
-refuses it (a KV connector: vllm/config/vllm.py "incompatible with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
-sleep mode: vllm/device_allocator/cumem.py asserts the same) or where it is in force already.
+Chosen when the reserve that PyTorch holds but does not use covers the request that failed: then the card had
+room, only not in one piece. Measured on an H200 (vLLM 0.25.1): request 1 GiB, reserve 1.76 GiB; the same
+burst that killed the server was answered 100 of 100 with ``expandable_segments:True`` at the same batch. Not
+offered where vLLM refuses it (a KV connector: vllm/config/vllm.py "incompatible with
+PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"; sleep mode: vllm/device_allocator/cumem.py asserts the
+same) or where it is in force already.
 
-There is no floor on the reserve here: diagnosis alone decides the mechanism, and a wrong guess costs one restart and
-no throughput.
+There is no floor on the reserve here: diagnosis alone decides the mechanism, and a wrong guess costs one
+restart and no throughput.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ def _reasoning(requested: int | None, reserve: int | None) -> tuple[str, ...]:
 
 
 def _values(situation: Situation) -> dict[str, str]:
-    """The allocator's variables as the next start would see them; those that the operator uses, else the legacy
-    name, which every torch reads (torch >= 2.9 reads both)."""
+    """The allocator's variables as the next start would see them; those that the operator uses, else the
+    legacy name, which every torch reads (torch >= 2.9 reads both)."""
     present = {
         name: value
         for name in (MODERN, LEGACY)

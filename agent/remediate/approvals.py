@@ -1,7 +1,8 @@
 """Pending decisions of people.
 
-In: :meth:`decide` from the API or the command line, at any moment. Out: :meth:`wait` wakes the remediator. The state
-of record is the action in the journal; here is only the waking, so a restart of the agent loses nothing.
+In: :meth:`decide` from the API or the command line, at any moment. Out: :meth:`wait` wakes the remediator.
+The state of record is the action in the journal; here is only the waking, so a restart of the agent loses
+nothing.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """An assembler that does not know the card: point Triton at one that does, proven before it is set.
 
 Which variable Triton reads depends on its version and the architecture (triton/backends/nvidia/compiler.py
-``get_ptxas``): up to 3.5 ``TRITON_PTXAS_PATH``; 3.6 to 3.8 ``TRITON_PTXAS_BLACKWELL_PATH`` for arch >= 100; from 3.9
-the latter for arch >= 90. The installed Triton is asked where the launcher can (``assembler_variable``); where
-neither is known both are set. Triton's bundled assemblers know every architecture of their time, so the usual culprit
-is a variable that points at an old CUDA toolkit: unsetting it is the first candidate when the bundled one assembles.
+``get_ptxas``): up to 3.5 ``TRITON_PTXAS_PATH``; 3.6 to 3.8 ``TRITON_PTXAS_BLACKWELL_PATH`` for arch >= 100;
+from 3.9 the latter for arch >= 90. The installed Triton is asked where the launcher can
+(``assembler_variable``); where neither is known both are set. Triton's bundled assemblers know every
+architecture of their time, so the usual culprit is a variable that points at an old CUDA toolkit: unsetting
+it is the first candidate when the bundled one assembles.
 
 Never: a path that is not root-owned (the launcher refuses it too), or one that was not seen to assemble.
 """
@@ -103,8 +104,8 @@ def _unsetting(situation: Situation, names: tuple[str, ...], facts: AssemblerFac
 
 
 def _is(candidate: AssemblerCandidate, names: list[str]) -> bool:
-    """Whether the bundled program is one that these variables would replace. One file of its own name in a Triton
-    that has no second assembler serves both."""
+    """Whether the bundled program is one that these variables would replace. One file of its own name in a
+    Triton that has no second assembler serves both."""
     return candidate.path.rsplit("/", 1)[-1] in {BUNDLED_NAME[name] for name in names}
 
 

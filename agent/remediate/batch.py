@@ -1,11 +1,12 @@
 """A smaller batch, worked out from the effective settings and held to vLLM's own bounds.
 
 In: what the engine really ran with. Out: new values of max-num-seqs and max-num-batched-tokens with their
-arithmetic, or the reason why no smaller batch exists. Pure numbers: which memory flags go with it is decided in
-:mod:`agent.remediate.pool`.
+arithmetic, or the reason why no smaller batch exists. Pure numbers: which memory flags go with it is decided
+in :mod:`agent.remediate.pool`.
 
-vLLM's bounds (vllm/config/scheduler.py): max_num_batched_tokens >= max_num_seqs, and >= max_model_len without chunked
-prefill; a multimodal item must fit a step whole. Ours: one sequence, 512 tokens, never above the present value.
+vLLM's bounds (vllm/config/scheduler.py): max_num_batched_tokens >= max_num_seqs, and >= max_model_len without
+chunked prefill; a multimodal item must fit a step whole. Ours: one sequence, 512 tokens, never above the
+present value.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ def least_tokens(settings: EffectiveSettings, seqs: int | None) -> tuple[int, st
 
 
 def chunked(settings: EffectiveSettings) -> bool:
-    """Whether prefill is chunked. Where nothing says so, a token budget below max-model-len proves it: vLLM refuses
-    to start otherwise. What cannot be proven counts as not chunked, the safe side for the bound."""
+    """Whether prefill is chunked. Where nothing says so, a token budget below max-model-len proves it: vLLM
+    refuses to start otherwise. What cannot be proven counts as not chunked, the safe side for the bound."""
     if settings.chunked_prefill is not None:
         return str(settings.chunked_prefill.value).lower() == "true"
     tokens, length = _number(settings.max_num_batched_tokens), _number(settings.max_model_len)
@@ -87,7 +88,8 @@ def _bases(situation: Situation) -> tuple[int | None, int | None, tuple[str, ...
     """What to divide: the limits, or the step that died where the engine's own dump tells its size.
 
     A limit of 1,024 sequences halved is no change for a step that died with 64. A step of few tokens for each
-    sequence was decoding, so its sequences are what was too many; otherwise it was prefill, so its tokens are.
+    sequence was decoding, so its sequences are what was too many; otherwise it was prefill, so its tokens
+    are.
     """
     seqs, tokens = (
         _number(situation.settings.max_num_seqs),

@@ -1,7 +1,8 @@
 """The one place where an incident and its actions change: every change is journalled, then told.
 
-In: transitions asked for by the remediator. Out: a new frozen :class:`agent.model.Incident` each time, saved in the
-ledger *before* the observer hears of it, so that a crash between the two loses a message and never a fact.
+In: transitions asked for by the remediator. Out: a new frozen :class:`agent.model.Incident` each time, saved
+in the ledger *before* the observer hears of it, so that a crash between the two loses a message and never a
+fact.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The KV pool holds no request of full length, or there is no pool at all.
 
-``kv-cache-too-small``: vLLM prints the length that fits (vllm/v1/core/kv_cache_utils.py "the estimated maximum model
-length is M"). Setting it changes what the API accepts, so a person approves it. ``kv-cache-none``: weights and the
-activation peak eat the whole budget. A smaller batch lowers the peak; a higher utilisation widens the budget, but
-alone it only moves the fault into the warm-up, so it is never raised without a smaller batch in the same step, and
-only when the card has the room.
+``kv-cache-too-small``: vLLM prints the length that fits (vllm/v1/core/kv_cache_utils.py "the estimated
+maximum model length is M"). Setting it changes what the API accepts, so a person approves it.
+``kv-cache-none``: weights and the activation peak eat the whole budget. A smaller batch lowers the peak; a
+higher utilisation widens the budget, but alone it only moves the fault into the warm-up, so it is never
+raised without a smaller batch in the same step, and only when the card has the room.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def _stated(facts: CacheFacts) -> tuple[str, ...]:
 
 
 def make_room(cause: Cause, situation: Situation, policy: Policy) -> tuple[Plan, ...]:
-    """For ``kv-cache-none``: first a smaller batch alone, then with a higher utilisation where the card has room."""
+    """For ``kv-cache-none``: first a smaller batch alone, then with a higher utilisation where the card has
+    room.
+    """
     if on_cpu(situation) or not situation.can_append_flags:
         return ()
     done = sum(

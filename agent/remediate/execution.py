@@ -1,9 +1,9 @@
 """Carrying out one plan: check again, prepare, change the overrides, restart, collect the proofs.
 
-In: a plan with its action in the book. Out: what came of it (:class:`Result`), with the action's state already
-journalled at every step: RUNNING before anything is touched, VERIFYING once the launcher was asked. What was in force
-before is journalled too, so that a roll-back works after a restart of the agent. It does not choose plans and does
-not decide what comes next.
+In: a plan with its action in the book. Out: what came of it (:class:`Result`), with the action's state
+already journalled at every step: RUNNING before anything is touched, VERIFYING once the launcher was asked.
+What was in force before is journalled too, so that a roll-back works after a restart of the agent. It does
+not choose plans and does not decide what comes next.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Executor:
             return False
         return present == action.delta
 
-    # -- pieces -------------------------------------------------------------------------------------------------
+    # -- pieces ------------------------------------------------------------------------------------
 
     def _refusal(self, plan: Plan, now: Situation) -> str | None:
         """Everything that may have changed since the plan was made, asked right before acting."""
@@ -155,8 +155,8 @@ class Executor:
             not self._view.ended() and self._view.state() in RUNS and cause.finding.fault != "engine-hang"
         )
         if plain and already and self._view.start_seq() > 0:
-            # The launcher was faster (it restarts by itself when nobody holds it): a second restart would only
-            # lose requests. The start that is running is the one to prove.
+            # The launcher was faster (it restarts by itself when nobody holds it): a second restart would
+            # only lose requests. The start that is running is the one to prove.
             return self._view.start_seq() - 1
         if plan.delta != now.overrides:
             await self._set(plan.delta, incident)

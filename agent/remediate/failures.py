@@ -1,8 +1,9 @@
 """What a repair that did not hold means, and what is done about its change.
 
-The same fault again (or another fault of memory): the next step; a stepping change is kept, any other rolled back.
-Another fault before the server served: our change did it, so it is rolled back and the next plan is tried. Another
-fault while serving: the change stands unproven and stays, and the new fault is repaired in the same incident.
+The same fault again (or another fault of memory): the next step; a stepping change is kept, any other rolled
+back. Another fault before the server served: our change did it, so it is rolled back and the next plan is
+tried. Another fault while serving: the change stands unproven and stays, and the new fault is repaired in the
+same incident.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """CUDA graphs that do not fit: run without them, when a person agrees.
 
-Eager execution needs no graph memory but is slower and may change outputs in the last bits, so it is never automatic
-unless the operator says so. It comes after the steps that leave room for the graphs.
+Eager execution needs no graph memory but is slower and may change outputs in the last bits, so it is never
+automatic unless the operator says so. It comes after the steps that leave room for the graphs.
 """
 
 from __future__ import annotations

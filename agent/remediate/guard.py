@@ -1,10 +1,10 @@
 """Guardrails: what keeps a repair from making things worse.
 
-Asked before every action: is acting frozen, is the breaker open, is the budget of this (fault, server) used up, is
-the server one node of several, how long must we wait first. Everything that must survive a restart of the agent is
-read from and written to the ledger at the moment it is needed; the guard keeps no counters of its own, so two agents
-in a row cannot spend one budget twice. Only the lock "one action at a time" lives in the process, since the process
-holds the server's launcher alone.
+Asked before every action: is acting frozen, is the breaker open, is the budget of this (fault, server) used
+up, is the server one node of several, how long must we wait first. Everything that must survive a restart of
+the agent is read from and written to the ledger at the moment it is needed; the guard keeps no counters of
+its own, so two agents in a row cannot spend one budget twice. Only the lock "one action at a time" lives in
+the process, since the process holds the server's launcher alone.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ NEVER_EXECUTED = frozenset(
 
 NOT_HELD = frozenset({ActionState.FAILED, ActionState.ROLLED_BACK})
 
-# A process that the kernel killed for memory is killed again as surely: one repair in the window, then a person.
+# What the kernel killed for memory is killed again as surely: one repair in the window, then a person.
 ONE_REPAIR = frozenset({"host-oom-kill"})
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits. ``backoff_seconds[n]`` is waited before the (n+1)-th repair of one fault; the last value repeats."""
+    """The limits. ``backoff_seconds[n]`` is waited before the (n+1)-th repair of one fault; the last value
+    repeats.
+    """
 
     dry_run: bool = False
     budget_actions: int = 3
@@ -89,7 +91,7 @@ class Guard:
         """Held while an incident of ``server`` is pursued: one action at a time."""
         return self._locks.setdefault(server, asyncio.Lock())
 
-    # -- circuit breaker ----------------------------------------------------------------------------------------
+    # -- circuit breaker ---------------------------------------------------------------------------
 
     def breaker(self, server: str) -> BreakerRecord:
         """The breaker as recorded; ``opened_at`` None = closed. A damaged record counts as closed."""
@@ -125,7 +127,7 @@ class Guard:
         now = self._clock.now()
         since = now - timedelta(seconds=self.policy.breaker_window_seconds)
         record = self.breaker(server)
-        recent = tuple(at for at in record.failures if parse_rfc3339(at) > since) + (rfc3339(now),)
+        recent = (*(at for at in record.failures if parse_rfc3339(at) > since), rfc3339(now))
         self._write(server, msgspec.structs.replace(record, failures=recent))
         if len(recent) >= self.policy.breaker_failures:
             minutes = self.policy.breaker_window_seconds / 60
@@ -136,7 +138,7 @@ class Guard:
     def _write(self, server: str, record: BreakerRecord) -> None:
         self._ledger.kv_set(_breaker_key(server), msgspec.json.encode(record).decode())
 
-    # -- budget and backoff -------------------------------------------------------------------------------------
+    # -- budget and backoff ------------------------------------------------------------------------
 
     def entries(self, server: str, fault: str, incident: str) -> int:
         """Incidents of (fault, server) other than ``incident`` that were acted on within the window."""
@@ -158,7 +160,7 @@ class Guard:
         return f"{entries} repairs of {fault} within {minutes:g} minutes: the budget of {allowed} is used up"
 
     def refusal(self, server: str, incident: Incident) -> str | None:
-        """Why no (further) action may be taken for ``incident``, or None. A used-up budget opens the breaker."""
+        """Why ``incident`` gets no (further) action, or None. A used-up budget opens the breaker."""
         broken = self.breaker_open(server)
         if broken is not None:
             return f"the circuit breaker is open ({broken}): agent breaker reset closes it"
@@ -171,7 +173,9 @@ class Guard:
         return self._steps_used_up(server, done)
 
     def _steps_used_up(self, server: str, done: list[Action]) -> str | None:
-        """An interrupted step proved nothing, so it counts half; yet it counts, or two faults in turn never end."""
+        """An interrupted step proved nothing, so it counts half; yet it counts, or two faults in turn never
+        end.
+        """
         interrupted = sum(1 for action in done if action.state is ActionState.INTERRUPTED)
         if len(done) - interrupted / 2 < self.policy.budget_steps:
             return None
@@ -180,7 +184,7 @@ class Guard:
         return reason
 
     def gave_up(self, server: str, incident: Incident, reason: str) -> None:
-        """An incident was handed to a person; it is a failed repair when something was done and did not hold."""
+        """An incident went to a person; a failed repair when something was done and did not hold."""
         if any(executed(action) and action.state in NOT_HELD for action in incident.actions):
             self.record_failure(server, f"{incident.fault}: {reason}")
 

@@ -1,7 +1,8 @@
 """Keeping a dead server on hold while the agent decides or waits.
 
-The launcher restarts by itself when nobody holds it (2 s, then at most 60 s a hold). Renewed every 20 s, so that one
-lost call costs nothing. A refusal is no error here: the launcher then restarts, which is what it should do.
+The launcher restarts by itself when nobody holds it (2 s, then at most 60 s a hold). Renewed every 20 s, so
+that one lost call costs nothing. A refusal is no error here: the launcher then restarts, which is what it
+should do.
 """
 
 from __future__ import annotations

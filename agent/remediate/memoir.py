@@ -1,6 +1,7 @@
 """What the remediator must remember of an incident across restarts of the agent, beyond the incident itself.
 
-The cause with its facts (the published incident carries them as text only), and how often a change was proven.
+The cause with its facts (the published incident carries them as text only), and how often a change was
+proven.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The out-of-memory line as arithmetic lines, the same for every memory family.
 
-In: :class:`agent.model.MemoryFacts` and :class:`agent.model.OccupancyFacts`. Out: sentences, and the few derived
-numbers that families share (which card, how much it has). Numbers that were not stated stay None.
+In: :class:`agent.model.MemoryFacts` and :class:`agent.model.OccupancyFacts`. Out: sentences, and the few
+derived numbers that families share (which card, how much it has). Numbers that were not stated stay None.
 """
 
 from __future__ import annotations

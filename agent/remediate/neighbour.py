@@ -1,16 +1,17 @@
 """Another process holds the card: fit beside it, or wait for it; never a smaller batch first.
 
-A neighbour's memory is not ours to end. What can be done: lower the utilisation to what it leaves free, when weights
-and one request still fit, or wait a bounded time until it is gone (a server that was replaced takes seconds to give
-its memory back). Leftovers of our own dead server are ended by the launcher, which ends its own subtree alone.
+A neighbour's memory is not ours to end. What can be done: lower the utilisation to what it leaves free, when
+weights and one request still fit, or wait a bounded time until it is gone (a server that was replaced takes
+seconds to give its memory back). Leftovers of our own dead server are ended by the launcher, which ends its
+own subtree alone.
 
-At start ("Free memory on device… is less than desired") waiting goes first, for memory is often on its way back. In
-serving the neighbour has come to stay, so fitting goes first. When a fit was tried and the memory still ran out, the
-next fit also halves the batch.
+At start ("Free memory on device… is less than desired") waiting goes first, for memory is often on its way
+back. In serving the neighbour has come to stay, so fitting goes first. When a fit was tried and the memory
+still ran out, the next fit also halves the batch.
 
-The fit: utilisation = (free - margin) / total, rounded down to two decimals, over every card that the server uses.
-The pool is then utilisation x total - (weights + activation peak), and the latter is the old utilisation x total -
-old pool. ``gpus`` must be read after the dead server's own memory is back.
+The fit: utilisation = (free - margin) / total, rounded down to two decimals, over every card that the server
+uses. The pool is then utilisation x total - (weights + activation peak), and the latter is the old
+utilisation x total - old pool. ``gpus`` must be read after the dead server's own memory is back.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def holders(cause: Cause, situation: Situation) -> tuple[str, ...]:
     reading = card(cause, situation)
     listed = reading.processes if reading is not None else ()
     return tuple(
-        f"process {it.pid}{_called(it.name)} holds {size(it.used_bytes) if it.used_bytes else 'an unknown amount'}"
+        f"process {it.pid}{_called(it.name)} holds {size(it.used_bytes) if it.used_bytes else 'unknown memory'}"
         for it in listed
     )
 
@@ -58,7 +59,7 @@ def _called(name: str | None) -> str:
     return f" ({name})" if name else ""
 
 
-# -- fit ------------------------------------------------------------------------------------------------------------
+# -- fit ------------------------------------------------------------------------------------------
 
 
 def fit_refusal(cause: Cause, situation: Situation) -> str | None:
@@ -93,8 +94,8 @@ def fitted(cause: Cause, situation: Situation) -> float | None:
 
 
 def margin_bytes(cause: Cause, total: int) -> int:
-    """Left free: 1 GiB, 3 % of the card or twice the request that failed, whichever is most. A CUDA context and
-    activations that vLLM's profile run does not see (prompt logprobs) live there."""
+    """Left free: 1 GiB, 3 % of the card or twice the request that failed, whichever is most. A CUDA context
+    and activations that vLLM's profile run does not see (prompt logprobs) live there."""
     return max(GIB, int(total * MARGIN_SHARE), 2 * (memory(cause).requested_bytes or 0))
 
 
@@ -221,7 +222,7 @@ def _still_fits(cause: Cause, new: float | None) -> Precondition:
     return check
 
 
-# -- wait and orphans -----------------------------------------------------------------------------------------------
+# -- wait and orphans -----------------------------------------------------------------------------
 
 
 def _needed(cause: Cause, situation: Situation) -> int | None:

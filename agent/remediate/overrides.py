@@ -30,7 +30,9 @@ def empty(change: Change) -> bool:
 
 
 def flag_value(argv: Sequence[str], name: str) -> str | None:
-    """The last value of ``--name VALUE`` or ``--name=VALUE`` on a command line; "" for a switch without value."""
+    """The last value of ``--name VALUE`` or ``--name=VALUE`` on a command line; "" for a switch without
+    value.
+    """
     value: str | None = None
     for position, word in enumerate(argv):
         head, equals, tail = word.partition("=")

@@ -1,8 +1,8 @@
 """One way to repair a cause, complete with its arithmetic, bounds, cost, undo and proofs.
 
-Made by the planning functions, carried out by the :class:`Remediator`. A plan does nothing by itself. It carries
-its own precondition as a function, because what was true when it was made (a free card, an assembler that
-assembles) is asked again right before acting.
+Made by the planning functions, carried out by the :class:`Remediator`. A plan does nothing by itself. It
+carries its own precondition as a function, because what was true when it was made (a free card, an assembler
+that assembles) is asked again right before acting.
 """
 
 from __future__ import annotations

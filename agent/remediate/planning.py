@@ -1,8 +1,9 @@
-"""Cause + situation -> plans in order of preference. Pure: no clock, no I/O, the same answer for the same question.
+"""Cause + situation -> plans in order of preference. Pure: no clock, no I/O, the same answer for the same
+question.
 
-The table below says which family speaks for which fault; each family is one module. A plain restart comes last and
-only where it may help. Several nodes, or no launcher, change nothing here: the guard decides whether acting is
-allowed, planning only says what would help.
+The table below says which family speaks for which fault; each family is one module. A plain restart comes
+last and only where it may help. Several nodes, or no launcher, change nothing here: the guard decides whether
+acting is allowed, planning only says what would help.
 """
 
 from __future__ import annotations

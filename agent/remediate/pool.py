@@ -1,12 +1,12 @@
 """What becomes of the memory that a smaller batch frees: it must not go to the KV pool.
 
-vLLM sizes the pool as utilisation x total - weights - activation peak (vllm/v1/worker/gpu_worker.py), so a smaller
-batch alone makes the pool larger and leaves the card as full as before (measured: pool 130.68 -> 132.56 GiB). In the
-same step the pool is therefore held at its old size with ``--kv-cache-memory-bytes``, or, where its size is not
-known, the utilisation is lowered by what was missing.
+vLLM sizes the pool as utilisation x total - weights - activation peak (vllm/v1/worker/gpu_worker.py), so a
+smaller batch alone makes the pool larger and leaves the card as full as before (measured: pool 130.68 ->
+132.56 GiB). In the same step the pool is therefore held at its old size with ``--kv-cache-memory-bytes``, or,
+where its size is not known, the utilisation is lowered by what was missing.
 
-In: cause and situation. Out: flags and their arithmetic, possibly none with the reason. On vLLM's CPU build both
-flags have no effect on the pool and are left out.
+In: cause and situation. Out: flags and their arithmetic, possibly none with the reason. On vLLM's CPU build
+both flags have no effect on the pool and are left out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Memory:
 
 
 def held(cause: Cause, situation: Situation, step: int) -> Memory:
-    """Keep freed memory free. From the third step on, or on a card that is full, the pool itself gives way."""
+    """Keep freed memory free. From the third step on, or on a full card, the pool itself gives way."""
     cpu = on_cpu(situation)
     if cpu:
         return Memory(flags={}, why=(f"{cpu}: the flags of the GPU's pool have no effect and are left out",))
@@ -104,7 +104,7 @@ def _pinned(cause: Cause, situation: Situation, old: int, source: str, shrink: b
     new = old - give if old - give >= old // 2 else old // 2
     if not shrink:
         why = (
-            f"KV pool held at {size(old)} ({source}) = {new} bytes: vLLM gives memory that a smaller batch frees "
+            f"KV pool held at {size(old)} ({source}) = {new} bytes: vLLM gives what a smaller batch frees "
             "to the pool (pool = utilisation x total - weights - activation peak)"
         )
         return Memory(flags={POOL_FLAG: str(new)}, why=(why,), short=f"KV pool held at {size(old)}")

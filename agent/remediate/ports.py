@@ -1,8 +1,9 @@
 """What remediation needs from the rest of the agent, as small protocols.
 
-The watcher implements :class:`Hands` over the launcher's client and :class:`View` over its collectors; the journal
-implements :class:`Ledger`. Remediation holds no socket and no file of its own, which is why its whole behaviour can
-be tested with a fake clock. None of the calls here may block the event loop; the ledger's are short and synchronous.
+The watcher implements :class:`Hands` over the launcher's client and :class:`View` over its collectors; the
+journal implements :class:`Ledger`. Remediation holds no socket and no file of its own, which is why its whole
+behaviour can be tested with a fake clock. None of the calls here may block the event loop; the ledger's are
+short and synchronous.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from agent.remediate.situation import Situation
 
 SituationSource = Callable[[Cause], Awaitable[Situation]]
 """Reads the situation now. It gets the cause, because what is probed depends on it: ``probe ptxas`` needs the
-architecture that failed (``AssemblerFacts.arch``), the memory families need ``probe gpu``. ``previous`` may be left
-empty: the remediator fills it in from the incident."""
+architecture that failed (``AssemblerFacts.arch``), the memory families need ``probe gpu``. ``previous`` may
+be left empty: the remediator fills it in from the incident."""
 
 
 class Hands(Protocol):
-    """The launcher's verbs. Every method raises ``agent.errors.LauncherError`` when refused or unreachable."""
+    """The launcher's verbs. Each raises ``agent.errors.LauncherError`` when refused or unreachable."""
 
     async def set_overrides(self, change: Change, incident: str) -> None:
         """Replace the whole override set; takes effect at the next start."""
@@ -51,7 +52,9 @@ class Hands(Protocol):
         ...
 
     async def status(self) -> dict[str, Any]:
-        """The launcher's status, as it is on the wire. ``overrides`` is used when an agent's restart is resumed."""
+        """The launcher's status, as it is on the wire. ``overrides`` is used when an agent's restart is
+        resumed.
+        """
         ...
 
 
@@ -83,19 +86,23 @@ class View(Protocol):
         ...
 
     def metric(self, name: str) -> float | None:
-        """Sum over all series of the family ``name`` in the newest scrape of the newest start; None = not measured."""
+        """Sum over all series of the family ``name`` in the newest scrape of the newest start; None = not
+        measured.
+        """
         ...
 
     async def request_answered(self) -> tuple[bool, str]:
-        """Send one small request (one token) or judge a client's newest one. Returns (answered, what was seen)."""
+        """Send one small request (one token) or judge a client's newest one. Returns (answered, what was
+        seen).
+        """
         ...
 
     async def wait_change(self, timeout: float) -> None:
-        """Return when state, exits, log or freeze changed, or after ``timeout`` seconds of the agent's clock."""
+        """Return when state, exits, log or freeze changed, or after ``timeout`` seconds."""
         ...
 
     async def fresh_cause(self) -> Cause | None:
-        """The cause of the newest start's death (its log is read to the end first); None = none can be named."""
+        """The cause of the newest start's death, its log read to the end; None = none can be named."""
         ...
 
 

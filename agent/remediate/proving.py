@@ -1,7 +1,7 @@
 """Which proofs a plan must bring; :mod:`agent.remediate.verification` collects them.
 
-In: the fault and the policy's deadlines. Out: typed proofs. A repair is proven when the server serves, answers a
-request, its token counter moved, and the fault's own line stayed away for the holding time.
+In: the fault and the policy's deadlines. Out: typed proofs. A repair is proven when the server serves,
+answers a request, its token counter moved, and the fault's own line stayed away for the holding time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Numbers as people read them, and the roundings that every family shares.
 
-In: bytes, ratios, version texts. Out: text with units, or numbers rounded to the safe side. vLLM prints GiB with two
-decimals and torch MiB below one GiB; the same is done here so that a person finds the number again in the log.
+In: bytes, ratios, version texts. Out: text with units, or numbers rounded to the safe side. vLLM prints GiB
+with two decimals and torch MiB below one GiB; the same is done here so that a person finds the number again
+in the log.
 """
 
 from __future__ import annotations

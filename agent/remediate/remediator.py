@@ -1,13 +1,13 @@
 """Pursuing an incident: the loop from a cause to a proven repair, or to a note for a person.
 
-In: an incident, its cause and a source of situations, from the watcher. Out: the incident, closed; on the way every
-change goes through the :class:`agent.remediate.book.Book`. It decides what comes next; planning is pure and lives in
-:mod:`agent.remediate.planning`, what a failure means in :mod:`agent.remediate.failures`, and the server is touched by
-:class:`agent.remediate.execution.Executor` alone.
+In: an incident, its cause and a source of situations, from the watcher. Out: the incident, closed; on the way
+every change goes through the :class:`agent.remediate.book.Book`. It decides what comes next; planning is pure
+and lives in :mod:`agent.remediate.planning`, what a failure means in :mod:`agent.remediate.failures`, and the
+server is touched by :class:`agent.remediate.execution.Executor` alone.
 
-How it chooses: the first plan in order of preference that may be done without asking; a plain restart only when no
-such plan is left; then what a person may approve. While a person is asked, a server that a plain restart can bring
-back is restarted first, so that nobody's lunch keeps a service down.
+How it chooses: the first plan in order of preference that may be done without asking; a plain restart only
+when no such plan is left; then what a person may approve. While a person is asked, a server that a plain
+restart can bring back is restarted first, so that nobody's lunch keeps a service down.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class Remediator:
         self._unfit = False
 
     async def pursue(self, incident: Incident, cause: Cause, source: SituationSource) -> Incident:
-        """Repair ``cause``; returns the incident resolved or unresolved. Never raises for a fault of the server."""
+        """Repair ``cause``; returns the incident resolved or unresolved. Never raises for a fault of the
+        server.
+        """
         async with self._guard.lock(self._server):
             self._unfit = False
             memoir.remember_cause(self._ledger, incident, cause)
@@ -74,8 +76,8 @@ class Remediator:
     async def resume(self, incident: Incident, source: SituationSource) -> Incident:
         """Go on with an incident that was open when the agent ended.
 
-        Verification and approvals continue; an action that was cut off before it reached the launcher is marked
-        interrupted and planned anew; nothing is executed twice.
+        Verification and approvals continue; an action that was cut off before it reached the launcher is
+        marked interrupted and planned anew; nothing is executed twice.
         """
         async with self._guard.lock(self._server):
             self._unfit = False
@@ -99,18 +101,18 @@ class Remediator:
 
     @property
     def stay_down(self) -> bool:
-        """True while the dead server must not be restarted unchanged (a start failure that needs a change, or an
-        open breaker): the watcher renews ``hold`` while this is true and the server is dead."""
+        """True while the dead server must not be restarted unchanged (a start failure that needs a change, or
+        an open breaker): the watcher renews ``hold`` while this is true and the server is dead."""
         if self._executor is None or self._guard.policy.dry_run:
             return False
         return self._unfit or self._guard.breaker_open(self._server) is not None
 
-    # -- the loop -----------------------------------------------------------------------------------------------
+    # -- the loop ----------------------------------------------------------------------------------
 
     async def _work(
         self, book: Book, cause: Cause, source: SituationSource, result: Result | None
     ) -> Incident:
-        """Until closed. Every round ends the incident or adds an action, and the actions of one are counted."""
+        """Until closed. Every round ends the incident or adds an action, and actions are counted."""
         restored: Result | None = None
         while True:
             if result is not None and result.outcome is Outcome.VERIFIED:
@@ -140,7 +142,7 @@ class Remediator:
     async def _next(
         self, book: Book, plans: tuple[Plan, ...], cause: Cause, source: SituationSource, *, asking: bool
     ) -> Result | None:
-        """Carry out the best plan that may be done; None = none is left. ``asking``: the server serves again."""
+        """Carry out the best plan that may be done; None = none left. ``asking``: it serves again."""
         autos = [it for it in plans if self._mode(it) is Mode.AUTO and not asking]
         best = next((it for it in autos if it.action != restarting.ACTION), autos[0] if autos else None)
         if best is not None:
@@ -177,7 +179,7 @@ class Remediator:
         if delay > 0 and self._blocked(book, None) is None:
             await self._holder.pause(delay, self._view.frozen)
 
-    # -- approvals ----------------------------------------------------------------------------------------------
+    # -- approvals ---------------------------------------------------------------------------------
 
     async def _something_to_ask(
         self, book: Book, result: Result, cause: Cause, source: SituationSource
@@ -210,7 +212,7 @@ class Remediator:
                 await self._do(book, it, book.add(it, Mode.AUTO, ActionState.APPROVED), cause, source)
                 book.move(IncidentState.AWAITING_APPROVAL)
 
-    # -- after a restart of the agent ---------------------------------------------------------------------------
+    # -- after a restart of the agent --------------------------------------------------------------
 
     async def _resume_action(
         self, book: Book, action: Action, cause: Cause, source: SituationSource
@@ -265,7 +267,7 @@ class Remediator:
                 return
             await self._view.wait_change(min(1.0, left))
 
-    # -- judging ------------------------------------------------------------------------------------------------
+    # -- judging -----------------------------------------------------------------------------------
 
     def _blocked(self, book: Book, situation: Situation | None) -> str | None:
         """Why nothing may be done to this server at all."""
@@ -299,7 +301,7 @@ class Remediator:
         situation = await settled(cause, source, self._clock, dead=self._view.ended())
         return msgspec.structs.replace(situation, previous=book.incident.actions)
 
-    # -- ends ---------------------------------------------------------------------------------------------------
+    # -- ends --------------------------------------------------------------------------------------
 
     def _nothing_left(self, book: Book) -> str:
         states = {it.state for it in book.incident.actions}

@@ -1,7 +1,7 @@
 """A plain restart: the same command, the overrides in force unchanged.
 
-Offered where it may help: an engine that died or hangs, a worker that the kernel killed (once: the next kill comes
-as surely), a fault of unknown kind. Not offered for a start that failed and would fail again unchanged.
+Offered where it may help: an engine that died or hangs, a worker that the kernel killed (once: the next kill
+comes as surely), a fault of unknown kind. Not offered for a start that failed and would fail again unchanged.
 """
 
 from __future__ import annotations

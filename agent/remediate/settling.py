@@ -1,8 +1,9 @@
 """Reading the card when it has come to rest.
 
-A server that died gives its GPU memory back over some seconds, so a reading right after the exit counts the dead
-server as its own neighbour. For faults whose repair is worked out from free memory the reading is repeated until two
-in a row agree, ten seconds at most; an unsteady card (a living neighbour that grows) is then taken as it is.
+A server that died gives its GPU memory back over some seconds, so a reading right after the exit counts the
+dead server as its own neighbour. For faults whose repair is worked out from free memory the reading is
+repeated until two in a row agree, ten seconds at most; an unsteady card (a living neighbour that grows) is
+then taken as it is.
 """
 
 from __future__ import annotations

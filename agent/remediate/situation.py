@@ -1,8 +1,9 @@
-"""What planning may know: everything about the server at one moment, read by the watcher and never by planning.
+"""What planning may know: everything about the server at one moment, read by the watcher and never by
+planning.
 
-Comes in from the watcher (log settings, launcher status and probes), goes to the planning functions and to the
-precondition that is checked again right before acting. It holds no handle on anything: a plan made from it is a
-pure function of it, so that every number in an incident can be worked out again from the journal.
+Comes in from the watcher (log settings, launcher status and probes), goes to the planning functions and to
+the precondition that is checked again right before acting. It holds no handle on anything: a plan made from
+it is a pure function of it, so that every number in an incident can be worked out again from the journal.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from agent.model import Action, Change, EffectiveSettings, GpuReading, Mode, Set
 class AssemblerCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """One ptxas that the launcher's ``probe ptxas`` found.
 
-    ``assembles`` is the answer of really assembling a stub for the architecture that failed; None = not tried.
-    ``bundled`` marks Triton's own program: it is used by unsetting the variable, so its owner does not matter.
+    ``assembles`` is the answer of really assembling a stub for the architecture that failed; None = not
+    tried. ``bundled`` marks Triton's own program: it is used by unsetting the variable, so its owner does not
+    matter.
     """
 
     path: str
@@ -33,14 +35,15 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """The server at one moment.
 
     ``settings``: what the newest start really ran with. ``overrides``: the whole override set in force.
-    ``argv``, ``env``: the operator's own command and variables, without the overrides. ``gpus``: the cards that the
-    server sees, in the server's own order (GPU 0 of a log line is ``gpus[0]``); None = not measured, () = no card.
-    ``start_failed``: the newest start ended before it was ready. ``modes``: how each action may be taken; an action
-    that is not named there needs approval. ``has_hands``: a launcher owns the server; False = attached only.
-    ``previous``: the actions of this incident so far, oldest first. ``assembler_variable``: the variable that the
-    installed Triton itself reads for the failing architecture, None where it could not be asked.
-    ``running_requests``, ``scheduled_tokens``: the size of the very step that died, only from the engine's own dump
-    (vllm/logging_utils/dump_input.py), never from a scraped gauge, which is older than the burst.
+    ``argv``, ``env``: the operator's own command and variables, without the overrides. ``gpus``: the cards
+    that the server sees, in the server's own order (GPU 0 of a log line is ``gpus[0]``); None = not measured,
+    () = no card. ``start_failed``: the newest start ended before it was ready. ``modes``: how each action may
+    be taken; an action that is not named there needs approval. ``has_hands``: a launcher owns the server;
+    False = attached only. ``previous``: the actions of this incident so far, oldest first.
+    ``assembler_variable``: the variable that the installed Triton itself reads for the failing architecture,
+    None where it could not be asked. ``running_requests``, ``scheduled_tokens``: the size of the very step
+    that died, only from the engine's own dump (vllm/logging_utils/dump_input.py), never from a scraped gauge,
+    which is older than the burst.
     """
 
     settings: EffectiveSettings

@@ -1,13 +1,13 @@
 """Out of memory by the batch (or by an unknown mechanism): a smaller batch, and the freed memory kept free.
 
-One family for all phases. In serving: both limits halved, the pool held. In warm-up: the sampler is warmed with
-max-num-seqs dummy requests (vllm/v1/worker/gpu_model_runner.py), so the sequences go down to 256 first, and the
-utilisation with them. In graph capture: the pool has taken what the graphs need, so the utilisation goes down first
-and the sequences only in later steps. At load only the weights count: no batch helps, see
+One family for all phases. In serving: both limits halved, the pool held. In warm-up: the sampler is warmed
+with max-num-seqs dummy requests (vllm/v1/worker/gpu_model_runner.py), so the sequences go down to 256 first,
+and the utilisation with them. In graph capture: the pool has taken what the graphs need, so the utilisation
+goes down first and the sequences only in later steps. At load only the weights count: no batch helps, see
 :mod:`agent.remediate.advice`.
 
-A stepping remedy: when the fault comes back, the next step starts from what this one left. Two halvings that did not
-hold show that the cost of a request was misjudged, so later steps quarter.
+A stepping remedy: when the fault comes back, the next step starts from what this one left. Two halvings that
+did not hold show that the cost of a request was misjudged, so later steps quarter.
 """
 
 from __future__ import annotations

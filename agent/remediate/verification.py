@@ -1,9 +1,9 @@
 """Collecting the proofs of a repair, failing as soon as the server dies again.
 
-In: the proofs that a plan must bring and the view of the server. Out: the proofs with what was seen, and one outcome.
-It never acts. Three things end it early: the server died (failed, seconds after it happened), a person stopped the
-server (interrupted), the deadline of a proof (failed). What cannot be measured (no metrics endpoint) is said and does
-not fail a repair: unknown is no disproof, the other proofs decide.
+In: the proofs that a plan must bring and the view of the server. Out: the proofs with what was seen, and one
+outcome. It never acts. Three things end it early: the server died (failed, seconds after it happened), a
+person stopped the server (interrupted), the deadline of a proof (failed). What cannot be measured (no metrics
+endpoint) is said and does not fail a repair: unknown is no disproof, the other proofs decide.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Verifier:
             await self._view.wait_change(min(POLL_SECONDS, proof.within_seconds - elapsed))
 
     def _remember(self) -> None:
-        """Counters at the first moment of serving; a new start begins at zero, so a missing one is unknown."""
+        """Counters at the first moment of serving; a new start begins at zero."""
         for name in (proving.TOKENS, FALLBACK_TOKENS, FINISHED):
             value = self._view.metric(name)
             if value is not None:
