@@ -1,11 +1,12 @@
 """The stand-in of a vLLM server: looks and behaves to the agent like ``vllm serve``, with faults on demand.
 
-In comes vLLM's command line with ``--fault`` and ``--sim-*`` flags; out come a server on a port, its metrics, its log
-and its exit status. It serves demos and tests without a GPU and without vLLM, and it holds the same memory arithmetic
-as the real thing, so that a repair shown on it is a repair by numbers. It is never part of a deployment.
+In comes vLLM's command line with ``--fault`` and ``--sim-*`` flags; out come a server on a port, its metrics,
+its log and its exit status. It serves demos and tests without a GPU and without vLLM, and it holds the same
+memory arithmetic as the real thing, so that a repair shown on it is a repair by numbers. It is never part of
+a deployment.
 
-Public face: `main` (``agent sim``), `FAULTS` (the names and what they take), `write_stub` (an ``nvidia-smi`` for PATH
-that answers from the stand-in's card). The rest of this package is private.
+Public face: `main` (``agent sim``), `FAULTS` (the names and what they take), `write_stub` (an ``nvidia-smi``
+for PATH that answers from the stand-in's card). The rest of this package is private.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ __all__ = ["FAULTS", "Fault", "main", "write_stub"]
 def main(argv: Sequence[str]) -> int:
     """Run ``agent sim`` with the words after it; returns the exit status of the server.
 
-    0 when the engine died or the server was asked to stop, 1 when it could not start, 2 for a flag that vLLM does not
-    know (as vLLM 0.32 does in all three), 64 for a mistake in the stand-in's own flags.
+    0 when the engine died or the server was asked to stop, 1 when it could not start, 2 for a flag that vLLM
+    does not know (as vLLM 0.32 does in all three), 64 for a mistake in the stand-in's own flags.
     """
     if any(word in ("-h", "--help") for word in argv):
         sys.stdout.write(_help())

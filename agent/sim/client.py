@@ -1,9 +1,9 @@
 """The API server's half of the engine: hands requests over, follows their tokens, keeps the `vllm:*` metrics.
 
-In come requests from the handlers and messages from the engine; out go tokens to each request's `Generation` and
-values to the `Registry`, at the points where vLLM's `IterationStats` takes them: time to first token and between
-tokens here, in the API server, the rest when a request is done. When the engine is gone every generation that is
-still open gets the error; nothing is ever started again here.
+In come requests from the handlers and messages from the engine; out go tokens to each request's `Generation`
+and values to the `Registry`, at the points where vLLM's `IterationStats` takes them: time to first token and
+between tokens here, in the API server, the rest when a request is done. When the engine is gone every
+generation that is still open gets the error; nothing is ever started again here.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from agent.sim.faults import Fault
+from agent.sim.messages import Add, FromEngine, Gauges, ToEngine
 from agent.sim.metrics import Registry
 from agent.sim.process import Channel
 
@@ -75,7 +76,14 @@ class EngineClient:
         self._next += 1
         generation = Generation(self._next, name, prompt, max_tokens, seed, streamed)
         try:
-            self._channel.send({"add": [generation.id, name, prompt, max_tokens, hashes]})
+            add: Add = {
+                "id": generation.id,
+                "name": name,
+                "prompt": prompt,
+                "max_tokens": max_tokens,
+                "hashes": hashes,
+            }
+            self._channel.send({"add": add})
         except (BrokenPipeError, ConnectionResetError):
             raise EngineDead from None
         self.open[generation.id] = generation
@@ -89,9 +97,9 @@ class EngineClient:
 
     def set_faults(self, faults: Iterable[Fault]) -> None:
         """Give the engine another set of faults."""
-        self._tell({"faults": [[f.name, f.arg] for f in faults]})
+        self._tell({"faults": [(f.name, f.arg) for f in faults]})
 
-    def _tell(self, message: dict[str, object]) -> None:
+    def _tell(self, message: ToEngine) -> None:
         try:
             self._channel.send(message)
         except (BrokenPipeError, ConnectionResetError):
@@ -107,20 +115,19 @@ class EngineClient:
             generation.changed.set()
         return ended
 
-    def take(self, message: dict[str, object]) -> None:
+    def take(self, message: FromEngine) -> None:
         """One message of the engine: a step's outcome."""
         now = time.monotonic()
-        for number in message["started"]:  # type: ignore[attr-defined]
+        for number in message["started"]:
             generation = self.open.get(number)
             if generation is not None:
                 generation.started = now
-        for number in message["new"]:  # type: ignore[attr-defined]
+        for number in message["new"]:
             self._token(number, now)
-        for number, reason, preemptions, cached in message["done"]:  # type: ignore[attr-defined]
+        for number, reason, preemptions, cached in message["done"]:
             self._done(number, reason, preemptions, cached, now)
-        stats = message["stats"]
-        if stats is not None:
-            self._gauges(stats, len(message["new"]))  # type: ignore[arg-type]
+        if "gauges" in message:
+            self._gauges(message["gauges"], len(message["new"]))
 
     def _token(self, number: int, now: float) -> None:
         generation = self.open.get(number)
@@ -162,21 +169,21 @@ class EngineClient:
         each = (now - first) / (generation.tokens - 1) if generation.tokens > 1 else 0.0
         observe("vllm:request_time_per_output_token_seconds", each)
 
-    def _gauges(self, stats: list[float], new: int) -> None:
-        running, waiting, usage, prompt, cached, queried, preempted = stats
-        self.stats = (int(running), int(waiting), usage)
-        self.prompt_tokens += int(prompt + cached)
+    def _gauges(self, gauges: Gauges, new: int) -> None:
+        prompt, cached = gauges["prompt"], gauges["cached"]
+        self.stats = (gauges["running"], gauges["waiting"], gauges["usage"])
+        self.prompt_tokens += prompt + cached
         self.generated_tokens += new
-        self.queried_tokens += int(queried)
-        self.cached_tokens += int(cached)
+        self.queried_tokens += gauges["queried"]
+        self.cached_tokens += cached
         metrics = self._metrics
-        metrics.set("vllm:num_requests_running", running)
-        metrics.set("vllm:num_requests_waiting", waiting)
-        metrics.set("vllm:num_requests_waiting_by_reason", waiting, reason="capacity")
-        metrics.set("vllm:kv_cache_usage_perc", usage)
-        metrics.add("vllm:prefix_cache_queries_total", queried)
+        metrics.set("vllm:num_requests_running", gauges["running"])
+        metrics.set("vllm:num_requests_waiting", gauges["waiting"])
+        metrics.set("vllm:num_requests_waiting_by_reason", gauges["waiting"], reason="capacity")
+        metrics.set("vllm:kv_cache_usage_perc", gauges["usage"])
+        metrics.add("vllm:prefix_cache_queries_total", gauges["queried"])
         metrics.add("vllm:prefix_cache_hits_total", cached)
-        metrics.add("vllm:num_preemptions_total", preempted)
+        metrics.add("vllm:num_preemptions_total", gauges["preempted"])
         metrics.add("vllm:prompt_tokens_total", prompt + cached)
         metrics.add("vllm:prompt_tokens_by_source_total", prompt, source="local_compute")
         metrics.add("vllm:prompt_tokens_by_source_total", cached, source="local_cache_hit")

@@ -1,8 +1,9 @@
 """EngineCore of the stand-in: starts (or fails to), steps the scheduler, and dies as a real engine does.
 
-In come requests from the API server over the channel and signals; out go one message a step (who got a token, who is
-done, the scheduler's gauges) and the log lines that vLLM's EngineCore prints. It sleeps in `select` between steps and
-uses no CPU while idle. Faults are looked up at the moment they could strike; none of them counts anything.
+In come requests from the API server over the channel and signals; out go one message a step (who got a token,
+who is done, the scheduler's gauges) and the log lines that vLLM's EngineCore prints. It sleeps in `select`
+between steps and uses no CPU while idle. Faults are looked up at the moment they could strike; none of them
+counts anything.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import cast
 
 from agent.sim import gpu_state, ptxas
 from agent.sim.faults import Fault, find
@@ -29,6 +31,7 @@ from agent.sim.memory import (
     batch_shortage,
     plan,
 )
+from agent.sim.messages import FromEngine, Ready, ToEngine
 from agent.sim.options import Settings
 from agent.sim.process import Channel, set_title
 from agent.sim.scheduler import Scheduler, Sequence, Step
@@ -36,7 +39,6 @@ from agent.sim.texts import ERR, Voice, template
 
 DEFAULT_NEIGHBOUR_GIB = 20
 UUID = "GPU-5109e0d1-0000-4000-8000-000000000000"
-Message = dict[str, object]
 
 
 class Dead(Exception):
@@ -190,9 +192,8 @@ class EngineCore:
             self.voice.say("start-graphs")
         self.voice.say("start-done", init_s=f"{settings.start_seconds:.2f}")
         gpu_state.change(self.smi, lambda state: self._hold(state, self._footprint()))
-        self.channel.send(
-            {"ready": {"blocks": pool.blocks, "tokens": pool.tokens, "concurrency": pool.concurrency}},
-        )
+        ready: Ready = {"blocks": pool.blocks, "tokens": pool.tokens, "concurrency": pool.concurrency}
+        self.channel.send({"ready": ready})
         self._arm(self.faults)
 
     def _others(self) -> int:
@@ -256,21 +257,21 @@ class EngineCore:
             if messages is None:
                 raise BrokenPipeError
             for message in messages:
-                self._take(message)
+                self._take(cast(ToEngine, message))
 
-    def _take(self, message: Message) -> None:
+    def _take(self, message: ToEngine) -> None:
         if "add" in message:
             fault = find(self.faults, "exit0")
             if fault is not None and not fault.arg:
                 os.kill(os.getpid(), signal.SIGKILL)
-            number, name, prompt, max_tokens, hashes = message["add"]  # type: ignore[misc]
-            self.scheduler.add(Sequence(number, prompt, max_tokens, hashes, name=name))
+            add = message["add"]
+            sequence = Sequence(add["id"], add["prompt"], add["max_tokens"], add["hashes"], name=add["name"])
+            self.scheduler.add(sequence)
         elif "abort" in message:
-            self.scheduler.abort(set(message["abort"]))  # type: ignore[call-overload]
+            self.scheduler.abort(set(message["abort"]))
         elif "faults" in message:
-            pairs = message["faults"]
             had_neighbour = find(self.faults, "oom-neighbour") is not None
-            self.faults = tuple(Fault(name, arg) for name, arg in pairs)  # type: ignore[attr-defined]
+            self.faults = tuple(Fault(name, arg) for name, arg in message["faults"])
             if had_neighbour and find(self.faults, "oom-neighbour") is None:
                 self._neighbour_leaves()
             self._arm(self.faults)
@@ -291,22 +292,17 @@ class EngineCore:
     def _report(self, step: Step) -> None:
         """Tell the API server about a computed step."""
         scheduler = self.scheduler
-        self.channel.send(
-            {
-                "new": step.new,
-                "done": step.finished,
-                "started": step.started,
-                "stats": [
-                    len(scheduler.running),
-                    len(scheduler.waiting),
-                    scheduler.usage,
-                    step.prompt_tokens,
-                    step.cached_tokens,
-                    step.queried_tokens,
-                    step.preempted,
-                ],
-            }
-        )
+        news: FromEngine = {"new": step.new, "done": step.finished, "started": step.started}
+        news["gauges"] = {
+            "running": len(scheduler.running),
+            "waiting": len(scheduler.waiting),
+            "usage": scheduler.usage,
+            "prompt": step.prompt_tokens,
+            "cached": step.cached_tokens,
+            "queried": step.queried_tokens,
+            "preempted": step.preempted,
+        }
+        self.channel.send(news)
 
     # --- faults
 
@@ -358,7 +354,9 @@ class EngineCore:
         )
 
     def _hang(self, step: Step, fault: Fault) -> None:
-        """Stop stepping. Messages are still taken in, as a real engine's input thread does; nothing is computed."""
+        """Stop stepping. Messages are still taken in, as a real engine's input thread does; nothing is
+        computed.
+        """
         began = time.monotonic()
         notice = began + self.settings.hang_notice
         limit = began + float(self.environ.get("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "300"))
@@ -424,6 +422,6 @@ class EngineCore:
     def _finish_shutdown(self) -> None:
         left = (*self.scheduler.running, *self.scheduler.waiting)
         done = [(s.id, "abort", s.preemptions, s.cached) for s in left]
-        self.channel.send({"new": [], "done": done, "started": [], "stats": None})
+        self.channel.send({"new": [], "done": done, "started": []})
         self.voice.say("term-engine-end")
         raise Dead(0)

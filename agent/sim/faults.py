@@ -1,15 +1,16 @@
 """Faults that the stand-in can be given, parsed once into typed values.
 
-In come the strings of ``--fault NAME[=ARG]`` and of ``POST /sim/fault``; out go frozen `Fault` values that the
-start-up check and the engine read. Nothing here keeps count of anything: whether a fault strikes depends only on
-the step at hand, the command line and the environment, so that a repair which changes those is really a repair.
+In come the strings of ``--fault NAME[=ARG]`` and of ``POST /sim/fault``; out go frozen `Fault` values that
+the start-up check and the engine read. Nothing here keeps count of anything: whether a fault strikes depends
+only on the step at hand, the command line and the environment, so that a repair which changes those is really
+a repair.
 
 | name | argument | what it does |
 |---|---|---|
-| exit0 | seconds | the engine process dies that long after it is ready; without a number at the next request |
+| exit0 | seconds | the engine dies that long after it is ready; without a number at the next request |
 | oom-above | N or Nt | a step with more than N running sequences (or N tokens) runs out of memory |
-| oom-fragmented | N or Nt | the same, but the allocator holds the memory in pieces; expandable segments cure it |
-| oom-neighbour | GiB[@start] | another process takes that much of the card under the first load, or before the start |
+| oom-fragmented | N or Nt | the same with the memory reserved in pieces; expandable segments cure it |
+| oom-neighbour | GiB[@start] | another process takes that much under the first load, or before the start |
 | hang | seconds | the engine stops stepping; for ever without a number |
 | ptxas | - | the start fails until a TRITON_PTXAS variable names a new enough assembler |
 | kv-too-small | tokens | the start fails until --max-model-len fits into that many tokens |

@@ -1,10 +1,11 @@
-"""The state of the stand-in's card: a small CSV file that the engine writes and the `nvidia-smi` stand-in reads.
+"""The state of the stand-in's card: a small CSV file that the engine writes and the `nvidia-smi` stand-in
+reads.
 
-Lines: ``gpu,index,uuid,name,total_mib,compute_cap`` and ``app,uuid,pid,used_mib,name,real|guest``. A real line is a
-process of the stand-in: it counts only while that process lives, so a kill -9 gives the memory back as a driver
-would. A guest is the neighbour of the oom-neighbour fault: it stays until it is taken out, across restarts of the
-server, because another tenant's memory does not go away when vLLM dies. Writers hold a lock beside the file and
-replace it in one step. Without a file everything here answers "nothing known".
+Lines: ``gpu,index,uuid,name,total_mib,compute_cap`` and ``app,uuid,pid,used_mib,name,real|guest``. A real
+line is a process of the stand-in: it counts only while that process lives, so a kill -9 gives the memory back
+as a driver would. A guest is the neighbour of the oom-neighbour fault: it stays until it is taken out, across
+restarts of the server, because another tenant's memory does not go away when vLLM dies. Writers hold a lock
+beside the file and replace it in one step. Without a file everything here answers "nothing known".
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The HTTP side of the stand-in: HTTP/1.1 over asyncio streams, as much as a vLLM client needs.
 
-In come bytes of one connection; out go a parsed `Request` and a `Reply` that the handler fills, as JSON, text or a
-stream of server-sent events. Keep-alive, chunked request bodies and a limit on every size; a request that cannot be
-parsed gets uvicorn's 400 and the connection ends. An own server and not http.server: hundreds of streams at once are
-asked for, in one thread, and an access line must be printed when the headers go out, as uvicorn does.
+In come bytes of one connection; out go a parsed `Request` and a `Reply` that the handler fills, as JSON, text
+or a stream of server-sent events. Keep-alive, chunked request bodies and a limit on every size; a request
+that cannot be parsed gets uvicorn's 400 and the connection ends. An own server and not http.server: hundreds
+of streams at once are asked for, in one thread, and an access line must be printed when the headers go out,
+as uvicorn does.
 """
 
 from __future__ import annotations
@@ -164,7 +165,8 @@ async def serve_connection(
                 return
     except BadRequest:
         writer.write(
-            b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n\r\n"
+            b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: "
+            b"close\r\n\r\n"
         )
         writer.write(b"Invalid HTTP request received.")
     except ConnectionError:

@@ -1,12 +1,14 @@
-"""The card's memory, in the arithmetic that vLLM uses, so that a remedy's arithmetic can be checked against it.
+"""The card's memory, in the arithmetic that vLLM uses, so that a remedy's arithmetic can be checked against
+it.
 
-In come the settings and how much of the card other processes hold; out comes the KV pool, or the failure with which
-vLLM 0.32 refuses to start (v1/worker/utils.py `request_memory`, v1/core/kv_cache_utils.py
+In come the settings and how much of the card other processes hold; out comes the KV pool, or the failure with
+which vLLM 0.32 refuses to start (v1/worker/utils.py `request_memory`, v1/core/kv_cache_utils.py
 `_check_enough_kv_cache_memory`). The same numbers make the text of a torch.OutOfMemoryError while serving.
 
-The activation peak is linear in the batch. The two slopes are fitted to an H200 with vLLM 0.25.1, where 65,536 tokens
-and 1,024 sequences left a pool of 130.68 GiB and half of both 132.56 GiB, and 8,192 tokens and 256 sequences with
-CUDA graphs left 66.55 of 69.9 GiB beside 2.32 GiB of weights: 56 KiB a token, 0.5 MiB a sequence, 0.45 GiB of graphs.
+The activation peak is linear in the batch. The two slopes are fitted to an H200 with vLLM 0.25.1, where
+65,536 tokens and 1,024 sequences left a pool of 130.68 GiB and half of both 132.56 GiB, and 8,192 tokens and
+256 sequences with CUDA graphs left 66.55 of 69.9 GiB beside 2.32 GiB of weights: 56 KiB a token, 0.5 MiB a
+sequence, 0.45 GiB of graphs.
 """
 
 from __future__ import annotations
@@ -86,14 +88,18 @@ def torch_size(size: int) -> str:
 
 
 def plan(needs: Needs) -> Pool:
-    """The KV pool, or `StartFailure`: too little free memory, weights or pool too large, no block, too few blocks."""
+    """The KV pool, or `StartFailure`: too little free memory, weights or pool too large, no block, too few
+    blocks.
+    """
     free = needs.total - needs.others - CONTEXT_BYTES
     requested = int(needs.total * needs.utilisation)
     if free < requested:
         raise StartFailure(
             "device",
-            f"Free memory on device cuda:0 ({gib(free)}/{gib(needs.total)} GiB) on startup is less than desired GPU "
-            f"memory utilization ({needs.utilisation}, {gib(requested)} GiB). Decrease GPU memory utilization or "
+            f"Free memory on device cuda:0 ({gib(free)}/{gib(needs.total)} GiB) on startup is less than "
+            "desired GPU "
+            f"memory utilization ({needs.utilisation}, {gib(requested)} GiB). Decrease GPU memory "
+            "utilization or "
             "reduce GPU memory used by other processes.",
         )
     if needs.weights > free:
@@ -114,7 +120,8 @@ def _fit(needs: Needs, available: int) -> Pool:
     if available <= 0:
         raise StartFailure(
             "blocks",
-            "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the "
+            "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
+            "initializing the "
             "engine (this flag also controls CPU memory reservation on the CPU backend, despite its name). "
             + CONSERVE,
         )
@@ -133,9 +140,12 @@ def _fit(needs: Needs, available: int) -> Pool:
         )
         raise StartFailure(
             "blocks",
-            f"To serve at least one request with the model's max seq len ({needs.max_model_len}), ({gib(wanted)} GiB "
-            f"KV cache is needed, which is larger than the available KV cache memory ({gib(have)} GiB). {estimate}Try "
-            "increasing `gpu_memory_utilization` (which also controls CPU memory on the CPU backend) or decreasing "
+            f"To serve at least one request with the model's max seq len ({needs.max_model_len}), "
+            f"({gib(wanted)} GiB "
+            f"KV cache is needed, which is larger than the available KV cache memory ({gib(have)} GiB). "
+            f"{estimate}Try "
+            "increasing `gpu_memory_utilization` (which also controls CPU memory on the CPU backend) or "
+            "decreasing "
             f"`max_model_len` when initializing the engine. {CONSERVE}",
         )
     return Pool(available, blocks, tokens, tokens / needs.max_model_len, blocks * block_bytes)
@@ -143,7 +153,9 @@ def _fit(needs: Needs, available: int) -> Pool:
 
 @dataclass(frozen=True)
 class Shortage:
-    """The numbers of one torch.OutOfMemoryError, in bytes; ``neighbours`` are (pid, bytes) of other processes."""
+    """The numbers of one torch.OutOfMemoryError, in bytes; ``neighbours`` are (pid, bytes) of other
+    processes.
+    """
 
     requested: int
     total: int
@@ -159,18 +171,24 @@ class Shortage:
             f"Process {pid} has {torch_size(size)} memory in use. " for pid, size in self.neighbours
         )
         return (
-            f"CUDA out of memory. Tried to allocate {torch_size(self.requested)}. GPU 0 has a total capacity of "
-            f"{torch_size(self.total)} of which {torch_size(self.free)} is free. Including non-PyTorch memory, this "
-            f"process has {torch_size(in_use)} memory in use. {others}Of the allocated memory {torch_size(allocated)} "
-            f"is allocated by PyTorch, and {torch_size(self.unallocated)} is reserved by PyTorch but unallocated. If "
-            "reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to "
+            f"CUDA out of memory. Tried to allocate {torch_size(self.requested)}. GPU 0 has a total "
+            "capacity of "
+            f"{torch_size(self.total)} of which {torch_size(self.free)} is free. Including non-PyTorch "
+            "memory, this "
+            f"process has {torch_size(in_use)} memory in use. {others}Of the allocated memory "
+            f"{torch_size(allocated)} "
+            f"is allocated by PyTorch, and {torch_size(self.unallocated)} is reserved by PyTorch but "
+            "unallocated. If "
+            "reserved but unallocated memory is large try setting "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to "
             "avoid fragmentation.  See documentation for Memory Management  "
             "(https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)"
         )
 
 
 def batch_shortage(total: int, spare: int, running: int, limit: int, *, fragmented: bool) -> Shortage:
-    """A step of ``running`` sequences where ``limit`` would have fitted into the ``spare`` bytes beside the pool.
+    """A step of ``running`` sequences where ``limit`` would have fitted into the ``spare`` bytes beside the
+    pool.
 
     Fragmented: the memory is there, reserved by PyTorch in pieces, so the reserve exceeds the request.
     """

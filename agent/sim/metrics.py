@@ -1,10 +1,11 @@
-"""`/metrics` of the stand-in: the families, labels, HELP, TYPE and buckets of a real server, with values that move.
+"""`/metrics` of the stand-in: the families, labels, HELP, TYPE and buckets of a real server, with values that
+move.
 
-In come events of the API server and of the engine (`Registry.add`, `set`, `observe`); out comes the text of the
-Prometheus exposition format 0.0.4 in the order in which vLLM prints it. The families are data, cut from a real
-answer (``texts/metrics-VERSION.json``), so that the test against the captures compares two independent renderings.
-prometheus_client is left out on purpose: the stand-in needs the standard library alone and must not share a bug
-with the exporter that the agent itself uses.
+In come events of the API server and of the engine (`Registry.add`, `set`, `observe`); out comes the text of
+the Prometheus exposition format 0.0.4 in the order in which vLLM prints it. The families are data, cut from a
+real answer (``texts/metrics-VERSION.json``), so that the test against the captures compares two independent
+renderings. prometheus_client is left out on purpose: the stand-in needs the standard library alone and must
+not share a bug with the exporter that the agent itself uses.
 """
 
 from __future__ import annotations
@@ -59,16 +60,14 @@ class Family:
 
 
 def number(value: float) -> str:
-    """A sample value as Go and Python clients print floats (1.0, 1.5e+09)."""
+    """A sample value as prometheus_client prints it: 1.0, and from a million on 1.5e+06 with all its "
+    "digits."""
     text = repr(float(value))
-    if "e" not in text and abs(value) >= 1e6:
-        mantissa, exponent = f"{float(value):e}".split("e")
-        digits = repr(float(value)).rstrip("0").rstrip(".").replace(".", "").lstrip("-")
-        digits = digits.rstrip("0") or "0"
-        sign = "-" if value < 0 else ""
-        del mantissa
-        return f"{sign}{digits[0]}.{digits[1:] or '0'}e{exponent}"
-    return text
+    dot = text.find(".")
+    if "e" in text or not text[0].isdigit() or dot <= 6:
+        return text
+    digits = (text[:dot] + text[dot + 1 :]).rstrip("0")
+    return f"{digits[0]}{'.' if digits[1:] else ''}{digits[1:]}e+{dot - 1:02d}"
 
 
 def escape(value: str) -> str:
@@ -157,7 +156,7 @@ class Registry:
             "process_resident_memory_bytes": int(pages[1]) * size,
             "process_start_time_seconds": self._process_start,
             "process_cpu_seconds_total": round(sum(os.times()[:2]), 2),
-            "process_open_fds": len(os.listdir("/proc/self/fd")),
+            "process_open_fds": sum(1 for _ in Path("/proc/self/fd").iterdir()),
             "process_max_fds": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         }
         for name, value in values.items():

@@ -1,8 +1,8 @@
 """The OpenAI endpoints of the stand-in: completions and chat, streamed or not, with vLLM's shapes and errors.
 
-In come parsed HTTP requests; out go answers whose text is made from the prompt (the same prompt always gives the same
-words) and whose pace is the engine's. Errors carry vLLM's bodies and texts. A stream whose engine dies ends as vLLM's
-does: status 200, an error event, ``[DONE]``; a plain request gets 500.
+In come parsed HTTP requests; out go answers whose text is made from the prompt (the same prompt always gives
+the same words) and whose pace is the engine's. Errors carry vLLM's bodies and texts. A stream whose engine
+dies ends as vLLM's does: status 200, an error event, ``[DONE]``; a plain request gets 500.
 """
 
 from __future__ import annotations
@@ -20,9 +20,16 @@ from agent.sim.http import Reply, Request
 from agent.sim.metrics import Registry
 from agent.sim.options import Settings
 
-WORDS = ["the", "server", "reads", "a", "prompt", "and", "answers", "it", "one", "token", "at", "time", "while", "many", "others", "wait", "their", "turn", "in", "queue", "because", "memory", "of", "card", "is", "finite", "every", "block", "counts", "step", "follows", "until", "last", "word"]
+SENTENCE = (
+    "the server reads a prompt and answers it one token at time while many others wait their turn in queue "
+    "because memory of card is finite every block counts step follows until last word"
+)
+WORDS = tuple(SENTENCE.split())
 CHARACTERS_A_TOKEN = 4
-BUSY = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
+BUSY = (
+    "The engine is currently busy and cannot accept new requests. "
+    "Please try again later or on a different instance."
+)
 
 
 class ApiError(Exception):
@@ -69,7 +76,7 @@ class OpenAi:
 
     def models(self) -> dict[str, object]:
         """The document of ``/v1/models``."""
-        cards = [
+        cards: list[dict[str, object]] = [
             {
                 "id": name,
                 "object": "model",
@@ -147,8 +154,10 @@ class OpenAi:
         key = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
         if prompt > longest - 1:
             raise bad_request(
-                f"This model's maximum context length is {longest} tokens. However, your prompt contains at least "
-                f"{prompt} input tokens, which exceeds this limit. Please reduce the length of the input prompt. "
+                f"This model's maximum context length is {longest} tokens. However, your prompt contains at "
+                "least "
+                f"{prompt} input tokens, which exceeds this limit. Please reduce the length of the input "
+                "prompt. "
                 f"(parameter=input_tokens, value={prompt})",
                 "input_tokens",
             )
@@ -260,7 +269,13 @@ def _choice(ask: Ask, index: int, generation: Generation) -> dict[str, object]:
     tail: dict[str, object] = {"logprobs": None, "finish_reason": generation.reason, "stop_reason": None}
     if not ask.chat:
         return {"index": index, "text": text, **tail, "token_ids": None, "prompt_logprobs": None}
-    message = {"role": "assistant", "content": text, "refusal": None, "tool_calls": [], "reasoning": None}
+    message: dict[str, object] = {
+        "role": "assistant",
+        "content": text,
+        "refusal": None,
+        "tool_calls": [],
+        "reasoning": None,
+    }
     return {"index": index, "message": message, **tail, "token_ids": None}
 
 

@@ -1,9 +1,11 @@
-"""The command line of ``vllm serve`` plus the stand-in's own ``--sim-*`` flags, parsed into one frozen `Settings`.
+"""The command line of ``vllm serve`` plus the stand-in's own ``--sim-*`` flags, parsed into one frozen
+`Settings`.
 
-In comes argv; out go `Settings`, or one of two refusals in vLLM's own words: `FlagError` (argparse, exit 2) and
-`ValueFailure` (pydantic, exit 1). The list of vLLM's flags is data (``texts/flags.txt``, of vLLM 0.32.0), because
-importing vLLM's parser takes seconds and gigabytes. As in vLLM, dashes and underscores are the same, a unique prefix
-of a flag will do, and the last occurrence of a flag wins; that is how an agent's appended overrides take effect.
+In comes argv; out go `Settings`, or one of two refusals in vLLM's own words: `FlagError` (argparse, exit 2)
+and `ValueFailure` (pydantic, exit 1). The list of vLLM's flags is data (``texts/flags.txt``, of vLLM 0.32.0),
+because importing vLLM's parser takes seconds and gigabytes. As in vLLM, dashes and underscores are the same,
+a unique prefix of a flag will do, and the last occurrence of a flag wins; that is how an agent's appended
+overrides take effect.
 """
 
 from __future__ import annotations
@@ -252,7 +254,8 @@ def _human_readable_int(text: str) -> int:
 
 
 def parse(argv: Sequence[str]) -> Settings:
-    """argv after ``agent sim`` to `Settings`; raises `FlagError`, `ValueFailure` or (own flags) `UsageError`."""
+    """argv after ``agent sim`` to `Settings`; raises `FlagError`, `ValueFailure` or (own flags) "
+    "`UsageError`."""
     words, found = scan([*argv[1:]] if argv[:1] == ["serve"] else argv)
     flags = _Flags(found)
     model = words[0] if words else flags.text("--model", "/models/llama-8b")
@@ -306,7 +309,9 @@ def parse(argv: Sequence[str]) -> Settings:
 
 
 def non_default(words: Sequence[str], found: Sequence[tuple[str, list[str]]]) -> dict[str, object]:
-    """The dict of vLLM's "non-default args" line: python names, typed values, the stand-in's own flags left out."""
+    """The dict of vLLM's "non-default args" line: python names, typed values, the stand-in's own flags left
+    out.
+    """
     shown: dict[str, object] = {"model_tag": words[0], "model": words[0]} if words else {}
     for name, values in found:
         if name in SIM_FLAGS:
@@ -343,8 +348,10 @@ def _lengths(flags: _Flags, model_max: int) -> tuple[int, int]:
     if length > model_max:
         raise ValueFailure(
             "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig\n"
-            f"  Value error, User-specified max_model_len ({length}) is greater than the derived max_model_len "
-            f"(max_position_embeddings={float(model_max)} or model_max_length=None in model's config.json). To allow "
+            f"  Value error, User-specified max_model_len ({length}) is greater than the derived "
+            "max_model_len "
+            f"(max_position_embeddings={float(model_max)} or model_max_length=None in model's config.json). "
+            "To allow "
             "overriding this maximum, set the env var VLLM_ALLOW_LONG_MAX_MODEL_LEN=1. [type=value_error, "
             "input_value=ArgsKwargs(), input_type=ArgsKwargs]\n"
             "    For further information visit https://errors.pydantic.dev/2.14/v/value_error"
@@ -354,7 +361,9 @@ def _lengths(flags: _Flags, model_max: int) -> tuple[int, int]:
 
 
 def _batch(flags: _Flags, total: int, max_len: int) -> tuple[int, int]:
-    """(max_num_seqs, max_num_batched_tokens) with the defaults of vLLM's `get_batch_defaults` for an API server."""
+    """(max_num_seqs, max_num_batched_tokens) with the defaults of vLLM's `get_batch_defaults` for an API
+    server.
+    """
     big = total >= 70 * GIB
     default_tokens = 16384 if total >= 160 * GIB else 8192 if big else 2048
     seqs = flags.maybe_integer("--max-num-seqs")
@@ -371,7 +380,8 @@ def _batch(flags: _Flags, total: int, max_len: int) -> tuple[int, int]:
     if batched < seqs:
         raise ValueFailure(
             "pydantic_core._pydantic_core.ValidationError: 1 validation error for SchedulerConfig\n"
-            f"  Value error, max_num_batched_tokens ({batched}) must be greater than or equal to max_num_seqs ({seqs}). "
+            f"  Value error, max_num_batched_tokens ({batched}) must be greater than or equal to "
+            f"max_num_seqs ({seqs}). "
             "[type=value_error, input_value=ArgsKwargs(), input_type=ArgsKwargs]\n"
             "    For further information visit https://errors.pydantic.dev/2.14/v/value_error"
         )

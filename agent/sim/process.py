@@ -1,8 +1,8 @@
 """The two processes of the stand-in and the pipe between them.
 
-The API server forks one EngineCore, as vLLM starts one: a real child that can be killed, stopped and seen in the
-process table under its title. Between them runs a socket pair with one JSON document a line. The end of the
-socket is the news that the other side is gone; no timers, no polling.
+The API server forks one EngineCore, as vLLM starts one: a real child that can be killed, stopped and seen in
+the process table under its title. Between them runs a socket pair with one JSON document a line. The end of
+the socket is the news that the other side is gone; no timers, no polling.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import ctypes
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 PR_SET_NAME = 15
@@ -20,8 +20,8 @@ PR_SET_NAME = 15
 def set_title(title: str) -> None:
     """Name this process as setproctitle would: 15 characters in comm, the whole title in cmdline.
 
-    The kernel shows the memory of the original argv as cmdline, so the title is written there, cut to its length.
-    Where /proc is missing or the memory is too small nothing happens: a title is no reason to fail.
+    The kernel shows the memory of the original argv as cmdline, so the title is written there, cut to its
+    length. Where /proc is missing or the memory is too small nothing happens: a title is no reason to fail.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_NAME, title[:15].encode(), 0, 0, 0)
@@ -42,7 +42,7 @@ class Channel:
         self.sock = sock
         self._rest = b""
 
-    def send(self, message: dict[str, object]) -> None:
+    def send(self, message: Mapping[str, object]) -> None:
         """Blocking; raises BrokenPipeError or ConnectionResetError when the other side is gone."""
         self.sock.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 

@@ -1,9 +1,10 @@
-"""Which ptxas Triton would use on this card, and whether it knows the card: the start-up check of the ptxas fault.
+"""Which ptxas Triton would use on this card, and whether it knows the card: the start-up check of the ptxas
+fault.
 
-In come the environment and the architecture; out goes None (the assembler is new enough) or the path of the one that
-fails. The rules are Triton's: `TRITON_PTXAS_BLACKWELL_PATH` for architectures from 100 on, `TRITON_PTXAS_PATH` below,
-and a path that does not exist or cannot answer ``--version`` is silently passed over for the bundled one, which with
-this fault is too old.
+In come the environment and the architecture; out goes None (the assembler is new enough) or the path of the
+one that fails. The rules are Triton's: `TRITON_PTXAS_BLACKWELL_PATH` for architectures from 100 on,
+`TRITON_PTXAS_PATH` below, and a path that does not exist or cannot answer ``--version`` is silently passed
+over for the bundled one, which with this fault is too old.
 """
 
 from __future__ import annotations

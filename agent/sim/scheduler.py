@@ -1,10 +1,10 @@
 """The scheduler of the stand-in's engine: which requests run in a step, with how many tokens and blocks.
 
-In come requests (prompt length and the hashes of its full blocks) and one call of `step` a step; out comes a `Step`
-that says who got tokens. It follows vLLM's V1 scheduler in what is visible from outside: running requests first,
-then waiting ones up to ``max_num_seqs``; one token budget a step, so long prompts are prefilled in chunks; blocks of
-the prefix cache are shared; when no block is left the last running request is preempted and starts over. It does no
-I/O, knows no clock and never fails a request.
+In come requests (prompt length and the hashes of its full blocks) and one call of `step` a step; out comes a
+`Step` that says who got tokens. It follows vLLM's V1 scheduler in what is visible from outside: running
+requests first, then waiting ones up to ``max_num_seqs``; one token budget a step, so long prompts are
+prefilled in chunks; blocks of the prefix cache are shared; when no block is left the last running request is
+preempted and starts over. It does no I/O, knows no clock and never fails a request.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Scheduler:
         sequence.blocks = 0
 
     def _cached_tokens(self, sequence: Sequence) -> int:
-        """Tokens of the leading blocks that the cache holds; the last token is always computed, as in vLLM."""
+        """Tokens of the leading blocks that the cache holds; the last token is always computed."""
         if not self.prefix_caching:
             return 0
         count = 0

@@ -1,9 +1,10 @@
 """The API server of the stand-in: its start, its endpoints, the death of its engine and its own end.
 
-In come a parsed command line, HTTP requests, the engine's messages and signals; out go answers, log lines and an exit
-status. What matters most is the last: as with vLLM 0.32, when the engine dies while serving the API server prints the
-cascade, fails what is in flight and exits **0** within a second; a start that fails exits 1; SIGTERM exits 0 and
-prints an EngineDeadError traceback that is no fault. The engine runs in a forked child, started before the loop.
+In come a parsed command line, HTTP requests, the engine's messages and signals; out go answers, log lines and
+an exit status. What matters most is the last: as with vLLM 0.32, when the engine dies while serving the API
+server prints the cascade, fails what is in flight and exits **0** within a second; a start that fails exits
+1; SIGTERM exits 0 and prints an EngineDeadError traceback that is no fault. The engine runs in a forked
+child, started before the loop.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
 
 from agent.errors import UsageError
 from agent.sim.client import EngineClient
 from agent.sim.engine import EngineCore
 from agent.sim.faults import START_ONLY, Fault, parse_fault
 from agent.sim.http import Reply, Request, serve_connection
+from agent.sim.messages import FromEngine, Ready
 from agent.sim.metrics import Registry
 from agent.sim.openai import ApiError, OpenAi
 from agent.sim.options import Settings
@@ -31,7 +35,8 @@ from agent.sim.texts import ERR, OUT, Voice, template, write
 
 #: How long the dying server still answers: /health goes to 503 and the port closes after about 0.1 s.
 LINGER_SECONDS = 0.15
-#: A traceback of a dead stream grows with every stream before it; vLLM's does without end, this one up to here.
+#: A traceback of a dead stream grows with every stream before it; vLLM's does without end, this one up to
+#: here.
 MAX_STREAM_DEPTH = 32
 #: Not counted in http_requests_total, as in vLLM.
 UNCOUNTED = frozenset({"/metrics", "/health", "/load", "/ping", "/version", "/sim/fault"})
@@ -76,10 +81,9 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> int:
 def bind(settings: Settings) -> socket.socket | None:
     """Bind as vLLM does before the engine starts, without listening yet; None when the address is taken."""
     if settings.uds:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(settings.uds)
+        Path(settings.uds).unlink(missing_ok=True)
         sock = socket.socket(socket.AF_UNIX)
-        address: object = settings.uds
+        address: str | tuple[str, int] = settings.uds
     else:
         sock = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -92,7 +96,7 @@ def bind(settings: Settings) -> socket.socket | None:
     return sock
 
 
-def _wait_ready(channel: Channel, pid: int) -> dict[str, float] | None:
+def _wait_ready(channel: Channel, pid: int) -> Ready | None:
     """Block until the engine is ready; None when it has died, after it is reaped. SIGTERM ends both."""
 
     def stop(_number: int, _frame: object) -> None:
@@ -103,7 +107,7 @@ def _wait_ready(channel: Channel, pid: int) -> dict[str, float] | None:
         while (messages := channel.receive()) is not None:
             for message in messages:
                 if "ready" in message:
-                    return message["ready"]  # type: ignore[return-value]
+                    return cast(FromEngine, message)["ready"]
     except KeyboardInterrupt:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
@@ -123,7 +127,7 @@ class ApiServer:
         sock: socket.socket,
         engine_pid: int,
         channel: Channel,
-        pool: dict[str, float],
+        pool: Ready,
     ) -> None:
         self.settings = settings
         self.voice = voice
@@ -136,6 +140,7 @@ class ApiServer:
         self.openai = OpenAi(settings, self.client, self.registry, self._stream_error)
         self.faults: tuple[Fault, ...] = settings.faults
         self.load = 0
+        self.unloaded = asyncio.Event()
         self.stopping = asyncio.Event()
         self.engine_gone = asyncio.Event()
         self.connections: set[asyncio.Task[None]] = set()
@@ -211,7 +216,7 @@ class ApiServer:
                 if "dead" in message:
                     self.announced = True
                 else:
-                    self.client.take(message)
+                    self.client.take(cast(FromEngine, message))
 
         loop.add_reader(self.channel.sock, readable)
         await done
@@ -233,7 +238,7 @@ class ApiServer:
         self._reap(kill=True)
 
     async def _asked_to_stop(self, server: asyncio.AbstractServer) -> None:
-        """SIGTERM: abort at once, or with --shutdown-timeout let the requests finish while /health stays 200."""
+        """SIGTERM: abort at once, or with --shutdown-timeout let the requests finish first."""
         seconds = self.settings.shutdown_timeout
         mode = "drain" if seconds else "abort"
         self.voice.say("term", mode=mode, timeout=f"{seconds:g}")
@@ -260,10 +265,9 @@ class ApiServer:
     async def _drain_connections(self, seconds: float) -> None:
         """Give requests that are being answered a moment; idle connections end with the process."""
         busy = [task for task in self.connections if not task.done()]
-        if busy and self.load:
-            until = time.monotonic() + seconds
-            while self.load and time.monotonic() < until:
-                await asyncio.sleep(0.01)
+        if self.load:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.unloaded.wait(), seconds)
         for task in busy:
             task.cancel()
         await asyncio.gather(*busy, return_exceptions=True)
@@ -276,7 +280,7 @@ class ApiServer:
             os.waitpid(self.engine_pid, 0)
 
     def _stream_error(self) -> None:
-        """The traceback of one stream that lost its engine; it grows from stream to stream, as vLLM's does."""
+        """The traceback of one stream that lost its engine; each is longer than the one before."""
         self.dead_streams += 1
         depth = min(self.dead_streams, MAX_STREAM_DEPTH)
         version = self.settings.version
@@ -328,12 +332,15 @@ class ApiServer:
     async def _handle(self, request: Request, reply: Reply, reader: asyncio.StreamReader) -> None:
         """One request: route, answer, count."""
         self.load += 1
+        self.unloaded.clear()
         try:
             await self._route(request, reply, reader)
         except ApiError as error:
             await reply.json(error.status, error.body)
         finally:
             self.load -= 1
+            if not self.load:
+                self.unloaded.set()
             if reply.status and request.path not in UNCOUNTED:
                 self._count(request, reply)
 
@@ -382,7 +389,7 @@ class ApiServer:
         return not self.settings.api_keys or (scheme.lower() == "bearer" and token in self.settings.api_keys)
 
     async def _change_faults(self, request: Request, reply: Reply) -> None:
-        """``POST {name, arg}`` adds a fault, ``DELETE`` takes out the one named, or all; ``GET`` lists them."""
+        """``POST {name, arg}`` adds a fault, ``DELETE`` takes out one or all, ``GET`` lists them."""
         try:
             body = json.loads(request.body or b"{}")
             name, arg = str(body.get("name", "")), body.get("arg")
@@ -413,7 +420,7 @@ def _plain(arg: object) -> str:
     return str(int(arg)) if isinstance(arg, float) and arg.is_integer() else str(arg)
 
 
-def _cache_config(settings: Settings, pool: dict[str, float]) -> dict[str, str]:
+def _cache_config(settings: Settings, pool: Ready) -> dict[str, str]:
     """The labels of vllm:cache_config_info that depend on this server."""
     memory = settings.kv_cache_memory
     return {

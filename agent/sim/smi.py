@@ -1,8 +1,9 @@
 """A stand-in of ``nvidia-smi``: answers the two CSV queries from the state file of the stand-in's card.
 
-In come ``--query-gpu=…`` or ``--query-compute-apps=…`` with ``--format=csv[,noheader][,nounits]``; out goes CSV as
-the real tool prints it, "[N/A]" for what the stand-in cannot know. ``$VLLM_SIM_SMI`` names the state file. It is
-used through PATH, so that what reads the real tool needs no switch for tests; `write_stub` makes the executable.
+In come ``--query-gpu=…`` or ``--query-compute-apps=…`` with ``--format=csv[,noheader][,nounits]``; out goes
+CSV as the real tool prints it, "[N/A]" for what the stand-in cannot know. ``$VLLM_SIM_SMI`` names the state
+file. It is used through PATH, so that what reads the real tool needs no switch for tests; `write_stub` makes
+the executable.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def main(argv: Sequence[str]) -> int:
     state = gpu_state.read(path)
     if not state.gpus:
         _print(
-            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "
+            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that "
+            "the latest "
             "NVIDIA driver is installed and running."
         )
         return 9

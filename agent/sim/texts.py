@@ -1,9 +1,10 @@
 """What vLLM prints: templates of real log lines, filled in and written at once.
 
-In come a template's name and its values; out go whole lines on stdout or stderr with the prefix of the process that
-speaks. The templates are data in ``texts/``, one file a moment of the server's life, cut from logs of vLLM 0.32.0 and
-0.25.1; ``@name@`` is a place to fill. Python's logging is not used: one `write` a block keeps the two processes'
-lines apart and the cost low. A reader that has gone away is not an error: vLLM would not notice either.
+In come a template's name and its values; out go whole lines on stdout or stderr with the prefix of the
+process that speaks. The templates are data in ``texts/``, one file a moment of the server's life, cut from
+logs of vLLM 0.32.0 and 0.25.1; ``@name@`` is a place to fill. Python's logging is not used: one `write` a
+block keeps the two processes' lines apart and the cost low. A reader that has gone away is not an error: vLLM
+would not notice either.
 """
 
 from __future__ import annotations
