@@ -22,6 +22,8 @@ Keys = tuple[str | int, ...]
 MAX_BYTES = 1 << 20
 _MAX_DEPTH = 64
 _MAX_NODES = 100_000
+_TAG = "tag:yaml.org,2002:"
+_TYPES = ("null", "bool", "int", "float", "str", "map", "seq")
 _SPACES = "indent with spaces, not tabs"
 
 
@@ -38,7 +40,7 @@ for _tag, _pattern, _first in (
     ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
 ):
     _Loader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}",
+        f"{_TAG}{_tag}",
         re.compile(rf"^(?:{_pattern})$"),
         [c if c != "\0" else "" for c in _first],
     )
@@ -165,6 +167,8 @@ class _Reader:
         if len(path) > _MAX_DEPTH or self._nodes > _MAX_NODES:
             raise self._error(node, "is nested too deeply or refers to itself", "write the values out")
         self.lines.setdefault(path, _line(node))
+        if node.tag.removeprefix(_TAG) not in _TYPES:
+            raise self._error(node, f"the tag `{node.tag}` is not known", "remove the tag")
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
@@ -198,9 +202,7 @@ class _Reader:
             return self._number(node, text)
         if kind == "float":
             return float(text)
-        if kind == "str":
-            return text
-        raise self._error(node, f"the tag `{node.tag}` is not known", "remove the tag")
+        return text
 
     def _number(self, node: yaml.Node, text: str) -> int:
         try:
