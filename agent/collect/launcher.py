@@ -81,7 +81,7 @@ class LauncherSource:
     async def gpus(self) -> tuple[GpuReading, ...] | NotMeasured:
         """The cards as the launcher's ``probe gpu`` sees them."""
         try:
-            result = await self._client.call("probe", kind="gpu")
+            result = await self._client.call("probe", name="gpu")
         except LauncherError as error:
             return NotMeasured(check="gpu memory", reason=error.message)
         return gpu_readings(result)

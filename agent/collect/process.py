@@ -44,7 +44,11 @@ def of_listener(port: int) -> ProcessReading | NotMeasured:
     """The tree under the process that listens on ``port`` of this host."""
     try:
         owner = next(
-            (one.pid for one in psutil.net_connections("tcp") if one.status == "LISTEN" and one.laddr.port == port),
+            (
+                one.pid
+                for one in psutil.net_connections("tcp")
+                if one.status == "LISTEN" and one.laddr and one.laddr.port == port
+            ),
             None,
         )
         if owner is None:

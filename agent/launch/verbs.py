@@ -179,7 +179,10 @@ class Verbs:
             return shared_memory()
         if name == "env":
             life = self._s.life
-            return {"env": redact_env(life.env if life else self._p.settings.env)}
+            return {
+                "env": redact_env(life.env if life else self._p.settings.env),
+                "operator_env": redact_env(self._p.settings.env),
+            }
         raise LauncherError(
             f"unknown probe {name!r}", code="bad-args", remedy="use ptxas, processes, shm, env or gpu"
         )

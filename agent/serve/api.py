@@ -17,7 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from agent.errors import AgentError, NotFoundError, UsageError
 from agent.model import Action
 from agent.serve.backend import Backend
-from agent.serve.guard import authorised, errors_as_json, is_loopback
+from agent.serve.guard import Token, authorised, errors_as_json, is_loopback
 from agent.serve.metrics import AgentMetrics
 
 _MAX_BODY = 64 * 1024
@@ -45,7 +45,7 @@ class Api:
         await self.runner.cleanup()
 
 
-async def start_api(backend: Backend, listen: str, token: str | None, metrics: AgentMetrics) -> Api:
+async def start_api(backend: Backend, listen: str, token: Token, metrics: AgentMetrics) -> Api:
     """Serve on ``listen`` (HOST:PORT, port 0 = any). Raises AgentError where the port cannot be taken."""
     host, port = _address(listen)
     routes = _Routes(backend, metrics)

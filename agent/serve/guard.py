@@ -17,6 +17,8 @@ from aiohttp.typedefs import Middleware
 
 from agent.errors import AgentError, ConflictError, NotFoundError, UsageError
 
+Token = Callable[[], str | None]
+"""Read at each write, since the launcher may make its token after the watcher began."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _log = logging.getLogger(__name__)
 _TOKEN_REMEDY = "send `Authorization: Bearer TOKEN` with the content of the run-dir's file `token`"
@@ -61,12 +63,13 @@ def errors_as_json(loopback_only: bool) -> Middleware:
     return middleware
 
 
-def authorised(token: str | None) -> Callable[[Handler], Handler]:
+def authorised(token: Token) -> Callable[[Handler], Handler]:
     """Wrap a writing handler; without a token configured every write is refused."""
 
     def wrap(handler: Handler) -> Handler:
         async def guarded(request: web.Request) -> web.StreamResponse:
-            if token is None:
+            expected = token()
+            if expected is None:
                 return error_response(
                     403,
                     "no-token",
@@ -74,7 +77,7 @@ def authorised(token: str | None) -> Callable[[Handler], Handler]:
                     "start it with a run-dir",
                 )
             scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-            same = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), token.encode())
+            same = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), expected.encode())
             if scheme.lower() != "bearer" or not same:
                 return error_response(401, "unauthorised", "the token is missing or wrong", _TOKEN_REMEDY)
             return await handler(request)

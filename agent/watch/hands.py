@@ -40,7 +40,7 @@ class LauncherHands:
         return dict(await self._client.call("end-orphans"))
 
     async def probe(self, kind: str, **args: object) -> dict[str, Any]:
-        return dict(await self._client.call("probe", kind=kind, **args))
+        return dict(await self._client.call("probe", name=kind, **args))
 
     async def status(self) -> dict[str, Any]:
         return dict(await self._client.call("status"))

@@ -103,6 +103,11 @@ class ServerWatch:
         await self.source.freeze(frozen)
         self.evidence.saw_freeze(frozen)
 
+    @property
+    def acting(self) -> bool:
+        """A repair is under way, so nobody else should end the server."""
+        return self.keeper.active is not None
+
     def status(self) -> dict[str, Any]:
         """One entry of ``/api/v1/status``."""
         standing, status = self.evidence.standing, self.evidence.status
@@ -121,8 +126,9 @@ class ServerWatch:
 
     async def after_reset(self) -> None:
         """A person closed the breaker: a server that was kept down is started again."""
-        if self.evidence.ended() and self.source.hands is not None and not self._pursuing():
-            await self.source.hands.restart("breaker reset by a person", "", verify_memory=True)
+        await self.source.reset()
+        if self.evidence.ended() and not self._pursuing():
+            await self._restart("breaker reset by a person")
 
     # -- what the sources bring ---------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from agent.diagnose import load_catalogue
 from agent.errors import AgentError, NotFoundError, UsageError
 from agent.journal import Journal
 from agent.model import Action, Clock, Incident, SystemClock, rfc3339
-from agent.notify import Dispatcher, make_notifiers
+from agent.notify import Dispatcher, build_notifiers
 from agent.remediate import Guard, Policy
 from agent.serve import AgentMetrics, start_api
 from agent.watch.narrate import Narrator
@@ -124,7 +124,9 @@ class Watcher:
         self._narrator = Narrator(out, clock)
         self._metrics = AgentMetrics(clock)
         self._guard = Guard(journal, clock, Policy.from_settings(settings))
-        self._dispatcher = Dispatcher(journal, make_notifiers(settings), clock)
+        self._dispatcher = Dispatcher(
+            journal, build_notifiers(settings), clock, observe=self._metrics.notification
+        )
         report = Report(self._narrator, self._metrics, self._dispatcher)
         world = World(
             current=self._current,
@@ -154,11 +156,11 @@ class Watcher:
         tasks = [asyncio.create_task(self._task(name, body)) for name, body in self._bodies().items()]
         try:
             await stop.wait()
+            await self._dispatcher.flush(FLUSH_SECONDS)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._dispatcher.flush(FLUSH_SECONDS)
             await api.close()
         return 0
 
@@ -176,6 +178,8 @@ class Watcher:
     async def _upkeep(self) -> None:
         self._journal.retry()
         self._metrics.set_journal(self._journal.healthy)
+        for notifier in self._dispatcher.status():
+            self._metrics.set_notifications_pending(notifier.name, notifier.pending)
         self._metrics.set_frozen(any(watch.evidence.frozen() for watch in self._servers.values()))
 
     def _token(self) -> str | None:
@@ -210,7 +214,7 @@ class Watcher:
             "started_at": self._started_at,
             "frozen": any(watch.evidence.frozen() for watch in self._servers.values()),
             "servers": [watch.status() for watch in self._servers.values()],
-            "notifiers": self._dispatcher.status(),
+            "notifiers": [msgspec.to_builtins(one) for one in self._dispatcher.status()],
             "journal": {"healthy": self._journal.healthy, "error": self._journal.last_error},
         }
 

@@ -68,7 +68,7 @@ class SituationReader:
 
     async def _environment(self) -> dict[str, str]:
         result = await self._probe("env")
-        values = result.get("env") or {}
+        values = result.get("operator_env") or {}
         return {str(name): str(value) for name, value in values.items()}
 
     async def _assemblers(self, cause: Cause) -> Mapping[str, Any]:

@@ -59,6 +59,9 @@ class Watched(Protocol):
     log: StartLog
     evidence: ServerEvidence
 
+    @property
+    def acting(self) -> bool: ...
+
     def began(self, reason: str) -> None: ...
 
     async def ended(self, record: Exit) -> None: ...
@@ -81,6 +84,8 @@ class Source(Protocol):
     def frozen(self) -> bool: ...
 
     async def freeze(self, frozen: bool) -> None: ...
+
+    async def reset(self) -> None: ...
 
     async def situation(self, cause: Cause) -> Situation: ...
 
@@ -124,7 +129,7 @@ class LauncherSide:
                 status = await self._client.call("status")
                 break
             except LauncherError as error:
-                if error.code in ("protocol", "unauthorized", "forbidden"):
+                if error.code in ("protocol", "version"):
                     raise
                 if error.message != said:
                     said = error.message
@@ -205,7 +210,9 @@ class LauncherSide:
     async def _verdict(self) -> None:
         standing = self._watched.evidence.standing
         try:
-            await self._client.call("verdict", state=standing.state.value, reason=standing.reason)
+            await self._client.call(
+                "verdict", state=standing.state.value, reason=standing.reason, acting=self._watched.acting
+            )
         except LauncherError as error:
             self._stream.trouble = NotMeasured(check="launcher", reason=error.message)
 
@@ -224,7 +231,7 @@ class LauncherSide:
         evidence = self._watched.evidence
         evidence.gpus = await self._stream.gpus()
         try:
-            evidence.processes = from_probe(await self._client.call("probe", kind="processes"))
+            evidence.processes = from_probe(await self._client.call("probe", name="processes"))
         except LauncherError as error:
             evidence.processes = NotMeasured(check="processes", reason=error.message)
         status = await self._status()
@@ -236,6 +243,9 @@ class LauncherSide:
 
     async def freeze(self, frozen: bool) -> None:
         await self._client.call("freeze" if frozen else "thaw")
+
+    async def reset(self) -> None:
+        await self._client.call("reset")
 
     async def situation(self, cause: Cause) -> Situation:
         return await self._situation(cause)
@@ -288,6 +298,9 @@ class AttachedSide:
 
     async def freeze(self, frozen: bool) -> None:
         raise LauncherError("nothing is done to an attached server, so there is nothing to freeze", code="no-hands")
+
+    async def reset(self) -> None:
+        return
 
     async def situation(self, cause: Cause) -> Situation:
         return await self._situation(cause)

@@ -22,7 +22,7 @@ async def running(routes: dict[str, object], socket: Path | None = None) -> Asyn
     app = web.Application()
     for path, handler in routes.items():
         app.router.add_route("*", path, handler)  # type: ignore[arg-type]
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     site: web.BaseSite
     if socket is not None:
