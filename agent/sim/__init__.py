@@ -17,7 +17,9 @@ from collections.abc import Sequence
 
 from agent.errors import UsageError
 from agent.sim.faults import FAULTS, Fault
-from agent.sim.options import SIM_FLAGS, VERSIONS, FlagError, ValueFailure, non_default, parse, scan
+from agent.sim.flags import SIM_FLAGS, VERSIONS, FlagError, non_default, scan
+from agent.sim.limits import ValueFailure
+from agent.sim.options import parse
 from agent.sim.server import fail_usage, fail_value, serve
 from agent.sim.smi import write_stub
 

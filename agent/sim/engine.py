@@ -143,9 +143,21 @@ class EngineCore:
         shards = 4 if slow else 1
         began = time.monotonic()
         for done in range(shards + 1):
-            spent = int(time.monotonic() - began)
+            spent = time.monotonic() - began
+            left = (
+                f"00:{spent * (shards - done) / done:02.0f}, {done / max(spent, 0.001):.2f}it"
+                if done
+                else "?, ?it"
+            )
+            percent = f"{100 * done // shards:3d}"
             self.voice.say(
-                "start-load", ERR, percent=f"{100 * done // shards:3d}", done=done, shards=shards, s=spent
+                "start-load",
+                ERR,
+                percent=percent,
+                done=done,
+                shards=shards,
+                elapsed=f"{spent:02.0f}",
+                left=left,
             )
             if done < shards:
                 self._pause(seconds / shards)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
-from agent.sim.options import TEXTS
+from agent.sim.flags import TEXTS
 
 Labels = tuple[str, ...]
 
@@ -183,8 +183,9 @@ def _render(family: Family) -> list[str]:
             lines.append(f"{family.name}_sum{_braces(pairs)} {number(child.total)}")
         else:
             lines.append(f"{family.name}{_braces(pairs)} {number(child.value)}")
-    if family.has_created:
-        name = family.name.removesuffix("_total") + "_created"
+    if family.has_created and family.series:
+        stem = family.name.removesuffix("_total") if family.type == "counter" else family.name
+        name = f"{stem}_created"
         lines += [f"# HELP {name} {family.help}", f"# TYPE {name} gauge"]
         for labels, child in family.series.items():
             pairs = list(zip(family.labels, labels, strict=True))

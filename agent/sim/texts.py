@@ -15,7 +15,7 @@ import re
 import time
 from functools import cache
 
-from agent.sim.options import TEXTS
+from agent.sim.flags import TEXTS
 
 OUT, ERR = 1, 2
 _PLACE = re.compile(r"@([a-z_]+)@")
@@ -25,7 +25,8 @@ _PLACE = re.compile(r"@([a-z_]+)@")
 def template(name: str, version: str) -> str:
     """A template's text; a file that carries the version in its name wins."""
     path = TEXTS / f"{name}-{version}.txt"
-    return (path if path.exists() else TEXTS / f"{name}.txt").read_text()
+    # Bytes, not text: a carriage return of a progress bar must stay one.
+    return (path if path.exists() else TEXTS / f"{name}.txt").read_bytes().decode()
 
 
 class Voice:

@@ -64,7 +64,12 @@ class Standin:
         return self.process.wait(timeout)
 
     def request(
-        self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None, timeout: float = 20
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        headers: dict[str, str] | None = None,
+        timeout: float = 20,
     ) -> tuple[int, str]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
@@ -81,7 +86,9 @@ class Standin:
     def complete(self, tokens: int = 5, prompt: str = "hello world", **body: object) -> tuple[int, str]:
         return self.request("POST", "/v1/completions", {"prompt": prompt, "max_tokens": tokens, **body})
 
-    def burst(self, count: int, tokens: int = 20, prompt: str = "hello", **body: object) -> list[tuple[int, str]]:
+    def burst(
+        self, count: int, tokens: int = 20, prompt: str = "hello", **body: object
+    ) -> list[tuple[int, str]]:
         """``count`` requests at once; (0, "") for one whose connection broke."""
         answers: list[tuple[int, str]] = [(0, "")] * count
 

@@ -53,7 +53,11 @@ def test_chat_stream_starts_with_the_role(sim: Standin) -> None:
     ("body", "status", "text"),
     [
         ({"prompt": "x" * 5000, "max_tokens": 1}, 400, "maximum context length is 1024 tokens"),
-        ({"prompt": "x", "max_tokens": 5000}, 400, "max_tokens=5000 cannot be greater than max_model_len=1024"),
+        (
+            {"prompt": "x", "max_tokens": 5000},
+            400,
+            "max_tokens=5000 cannot be greater than max_model_len=1024",
+        ),
         ({"prompt": "x", "model": "other"}, 404, "The model `other` does not exist."),
         ({"max_tokens": 1}, 400, "prompt"),
         ("{", 400, "JSON decode error"),
@@ -95,7 +99,9 @@ def test_a_client_that_leaves_frees_its_place_and_is_counted_nowhere(sim: Standi
 
     before = sim.metric("vllm:request_success_total", 'finished_reason="abort"')
     connection = http.client.HTTPConnection("127.0.0.1", sim.port, timeout=10)
-    connection.request("POST", "/v1/completions", json.dumps({"prompt": "x", "max_tokens": 1000, "stream": True}))
+    connection.request(
+        "POST", "/v1/completions", json.dumps({"prompt": "x", "max_tokens": 1000, "stream": True})
+    )
     connection.getresponse().read(50)
     connection.close()
     until = time.monotonic() + 10
@@ -122,7 +128,9 @@ def test_256_requests_run_and_wait_within_the_batch() -> None:
 
         def watch() -> None:
             while not stop.is_set():
-                seen.append((sim.metric("vllm:num_requests_running"), sim.metric("vllm:num_requests_waiting")))
+                seen.append(
+                    (sim.metric("vllm:num_requests_running"), sim.metric("vllm:num_requests_waiting"))
+                )
                 time.sleep(0.05)
 
         watcher = threading.Thread(target=watch)
@@ -148,9 +156,13 @@ def test_queue_limit_sheds_with_503() -> None:
 
 
 def test_prefix_cache_and_preemption_move_their_counters() -> None:
-    with Standin("--num-gpu-blocks-override", "12", "--max-model-len", "128", "--sim-step-seconds", "0.001") as sim:
+    with Standin(
+        "--num-gpu-blocks-override", "12", "--max-model-len", "128", "--sim-step-seconds", "0.001"
+    ) as sim:
         sim.ready()
-        prompt = "a prompt that is long enough to fill more than one block of sixteen tokens, twice over. " * 2
+        prompt = (
+            "a prompt that is long enough to fill more than one block of sixteen tokens, twice over. " * 2
+        )
         sim.complete(2, prompt)
         sim.complete(2, prompt)
         assert sim.metric("vllm:prefix_cache_hits_total") >= 16
