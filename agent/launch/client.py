@@ -99,7 +99,7 @@ class LauncherClient:
             raise LauncherError(
                 f"no launcher answers: {getattr(error, 'strerror', None) or error or 'timeout'}",
                 code="unreachable", where=str(path),
-                remedy="start `agent launch` with this --run-dir, and use its socket as the same user or group",
+                remedy="start `agent launch` with this --run-dir, and use it as its user or group",
             ) from error  # fmt: skip
         try:
             writer.write(encode({"v": VERSION, "id": 1, "token": token, "verb": verb, "args": args}))

@@ -78,7 +78,7 @@ def describe(ending: Ending) -> str:
     if kind is ExitKind.ASKED:
         return f"asked: {ending.asked}"
     if kind is not ExitKind.FAILURE:
-        return kind.value
+        return str(kind.value)
     if ending.signal is not None:
         return f"killed by {signal_name(ending.signal)}"
     return f"exit code {ending.code} that nobody asked for"

@@ -1,0 +1,1 @@
+"""The launcher: real processes, one behaviour a file."""
