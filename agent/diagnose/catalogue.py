@@ -31,7 +31,8 @@ FAMILY_FACTS: dict[str, frozenset[str]] = {
     "memory": frozenset(
         (
             *("gpu", "requested", "total", "free", "process", "allocated", "reserved", "others"),
-            *("neighbour_pid", "neighbour_name", "neighbour_bytes", "dummy_requests"),
+            *("neighbour_pid", "neighbour_name", "neighbour_bytes", "dummy_requests", "fitting_utilization"),
+            *("tokens", "sequences", "half_tokens", "half_sequences"),
         )
     ),
     "cache": frozenset(("max_model_len", "needed", "available", "estimated_max_model_len", "token_capacity")),

@@ -18,6 +18,7 @@ from agent.diagnose.memory import read_memory
 from agent.diagnose.reading import Reading, fill
 from agent.diagnose.redact import redact
 from agent.diagnose.runbook import runbook_of
+from agent.diagnose.settings import effective_settings
 from agent.diagnose.start import Anchor, Start
 from agent.model import Cause, Confidence, Context, Evidence, Exit, Finding, Mechanism, Remedy, Severity
 
@@ -28,7 +29,7 @@ DEAD, HANG, HOST_OOM, INVALID = "engine-dead", "engine-hang", "host-oom-kill", "
 # What only a server that was already serving, or was still starting, prints.
 _SERVED = re.compile(
     r"output_handler failed|encountered a fatal error|Error in \w+ stream|[Ee]ngine loop is not running"
-    r"|Background loop|AsyncEngineDeadError|chat[_ ]?completion"
+    r"|[Bb]ackground (?:loop|task)|AsyncEngineDeadError|chat[_ ]?completion"
 )
 _STARTING = re.compile(r"failed to start|initialization failed|failed to initialize", re.IGNORECASE)
 
@@ -239,7 +240,8 @@ class _Judge:
         texts = [candidate.anchor.line.text for candidate in mine]
         family = mine[0].fault.family
         if family == "memory":
-            return read_memory(texts, mine[0].phase, self._context, self._start.pids)
+            settings = effective_settings(self._start, self._context)
+            return read_memory(texts, mine[0].phase, self._context, self._start.pids, settings)
         if family == "cache":
             return read_cache(texts)
         if family == "occupancy":
@@ -285,7 +287,8 @@ class _Judge:
         evidence: tuple[Evidence, ...],
         explains: tuple[str, ...],
     ) -> Cause:
-        words = {**reading.words, "message": evidence[0].text if evidence else ""}
+        said = [item.text for item in evidence if item.source == "log"][:2]
+        words = {**reading.words, "message": redact("; ".join(said), 300)}
         sentences = [text for template in fault.summary if (text := fill(template, words))]
         finding = Finding(
             fault=fault.fault,
@@ -321,12 +324,13 @@ def _exit_evidence(record: Exit) -> Evidence:
 
 
 def _remedies(fault: Fault, mechanism: Mechanism | None, words: dict[str, str]) -> tuple[Remedy, ...]:
+    """The remedies whose facts are known; of several wordings of one action the first, most exact one."""
     offered: list[Remedy] = []
     for template in fault.remedies:
         if template.mechanisms and mechanism is not None and mechanism not in template.mechanisms:
             continue
         change, why = fill(template.change, words), fill(template.why, words)
-        if change is None or why is None:
+        if change is None or why is None or any(r.action == template.action for r in offered):
             continue
         offered.append(
             Remedy(action=template.action, change=change, mode=template.mode, why=why, undo=template.undo)

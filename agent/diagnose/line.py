@@ -54,7 +54,7 @@ _VLLM = re.compile(
 _LOOSE = re.compile(
     r"(?:^|[\s-])(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)(?::\s|\s-\s|\s+\[[\w./]+(?::\d+)?\]\s|\s(?=\w+:\s))"
 )
-_GLOG = re.compile(r"(?:^|\s|:)\[?([IWEF])\d{4} \d\d:\d\d:\d\d")
+_GLOG = re.compile(r"(?:^|\s|:)\[?([IWEF])(?:\d{4} \d\d:\d\d:\d\d| \w+\.cpp:)")
 _PYWARN = re.compile(r":\d+: \w*Warning: |^\w*Warning: ")
 _PID = re.compile(r"pid=(\d+)")
 _TIMES = (
@@ -136,8 +136,8 @@ def _process(text: str, position: int) -> tuple[str, int | None, int, int]:
         name = match.group("name")
         found = _PID.search(match.group("rest"))
         pid = int(found.group(1)) if found else None
-        rank = re.search(r"rank=(\d+)", match.group("rest"))
-        name = f"{name}{rank.group(1)}" if rank else name
+        rank = re.search(r"rank=(\d+)|\b((?:TP|DP|PP|EP)\d+)\b", match.group("rest"))
+        name = f"{name}_{rank.group(1) or rank.group(2)}" if rank else name
         depth = _depth(name)
     return name, pid, depth, position
 

@@ -8,12 +8,13 @@ Texts: c10/cuda/CUDACachingAllocator.cpp of torch 1.13 to 2.14 (CUDA and HIP).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 
 from agent.diagnose.catalogue import Phase
 from agent.diagnose.reading import SIZE, Reading, first_size, size, to_bytes
-from agent.model import Context, Mechanism, MemoryFacts, MemoryHolder
+from agent.model import Context, EffectiveSettings, Mechanism, MemoryFacts, MemoryHolder
 
 GIB = 1 << 30
 # A reserve below this is the allocator's ordinary slack (0.25 to 0.31 GiB on cards that were simply full,
@@ -35,7 +36,13 @@ _GPU = re.compile(r"GPU (\d+) has a total capac")
 _DUMMIES = re.compile(r"with (\d+) dummy requests")
 
 
-def read_memory(texts: Sequence[str], phase: Phase, context: Context, own_pids: Iterable[int]) -> Reading:
+def read_memory(
+    texts: Sequence[str],
+    phase: Phase,
+    context: Context,
+    own_pids: Iterable[int],
+    settings: EffectiveSettings,
+) -> Reading:
     """Numbers of the first message that states them, then mechanism, words and arithmetic."""
     text = next((t for t in texts if "Tried to allocate" in t and "in use" in t), None)
     text = text or next((t for t in texts if "Tried to allocate" in t), texts[0] if texts else "")
@@ -46,6 +53,7 @@ def read_memory(texts: Sequence[str], phase: Phase, context: Context, own_pids: 
     words = _words(facts)
     if found := next((m for t in texts if (m := _DUMMIES.search(t))), None):
         words["dummy_requests"] = found.group(1)
+    words.update(_batch_words(settings))
     return Reading(facts=facts, words=words, mechanism=mechanism, sentences=_arithmetic(facts, mechanism))
 
 
@@ -183,6 +191,24 @@ def _words(facts: MemoryFacts) -> dict[str, str]:
         words["neighbour_pid"] = str(largest.pid)
         words["neighbour_bytes"] = size(largest.used_bytes)
         words["neighbour_name"] = largest.name or "unknown name"
+    if facts.total_bytes and facts.free_bytes is not None and facts.process_bytes is not None:
+        share = (facts.free_bytes + facts.process_bytes) / facts.total_bytes
+        if share > 0.06:
+            # One hundredth less: the next start has a CUDA context beside what PyTorch counts.
+            words["fitting_utilization"] = f"{math.floor((share - 0.01) * 100) / 100:.2f}"
+    return words
+
+
+def _batch_words(settings: EffectiveSettings) -> dict[str, str]:
+    """The present batch and its half, where the settings are known; floors of 1 sequence and 512 tokens."""
+    words: dict[str, str] = {}
+    for name, setting, floor in (
+        ("tokens", settings.max_num_batched_tokens, 512),
+        ("sequences", settings.max_num_seqs, 1),
+    ):
+        if setting is not None and isinstance(setting.value, int):
+            words[name] = str(setting.value)
+            words[f"half_{name}"] = str(max(floor, setting.value // 2))
     return words
 
 

@@ -50,26 +50,26 @@ MILESTONES: tuple[tuple[str, str], ...] = (
 # Functions of vLLM in a traceback that tell in which phase an error was raised (vllm/v1/worker/gpu_worker.py,
 # gpu_model_runner.py, model_loader/; V0: vllm/worker/model_runner.py).
 FRAMES: tuple[tuple[Phase, str], ...] = (
-    ("cudagraph", r"in (?:_?capture_model|_capture_cudagraphs|capture_graphs?|_warmup_and_capture)\b"),
-    (
-        "cudagraph",
-        r"in capture_(?:begin|end)\b|torch\.cuda\.graph\(|\.capture_(?:begin|end)\(|cudagraph_capture",
-    ),
-    ("warmup", r"in (?:profile_run|_?dummy_\w+|determine_available_memory|determine_num_available_blocks)\b"),
-    ("warmup", r"in (?:kernel_warmup|compile_or_warm_up_model|profile_cudagraph_memory|warm_?up\w*)\b"),
+    ("cudagraph", r"\b_?(?:capture_model|capture_cudagraphs|capture_graphs?|warmup_and_capture)\b"),
+    ("cudagraph", r"\bcapture_(?:begin|end)\b|torch\.cuda\.graph\(|cudagraph_capture"),
     (
         "warmup",
-        r"in (?:initialize_from_config|initialize_kv_cache\w*|_allocate_kv_cache\w*|initialize_cache)\b",
+        r"\b(?:profile_run|_dummy_\w*run|determine_available_memory|determine_num_available_blocks)\b",
     ),
-    ("load", r"in (?:load_model|_?load_weights?\w*|create_weights|_?initialize_model|make_layers)\b"),
-    ("load", r"in (?:process_weights_after_loading|weight_loader|get_model)\b|model_executor/model_loader/"),
-    ("start", r"in (?:init_device|set_device|init_worker_distributed_environment)\b"),
+    ("warmup", r"\b(?:kernel_warmup|compile_or_warm_up_model|profile_cudagraph_memory|warm_up_model)\b"),
+    (
+        "warmup",
+        r"\b_?(?:initialize_from_config|initialize_kv_cache\w*|allocate_kv_cache\w*|initialize_cache)\b",
+    ),
+    ("load", r"\b_?(?:load_model|load_weights\w*|create_weights|initialize_model|make_layers)\b"),
+    ("load", r"\b(?:process_weights_after_loading|weight_loader|\w+_repack)\b|model_executor/model_loader/"),
+    ("start", r"\b(?:init_device|set_device|init_worker_distributed_environment)\b"),
 )
 
 # Dumps and request lines quote whatever the user or the configuration says: never an anchor.
 NOISE = (
     r"dump_input\.py|Dumping (?:input data|scheduler)|Received request |Added request |Generated response |"
-    r"prompt: '|\"(?:prompt|messages)\\?\":"
+    r"retrying \d+ of \d+|prompt: '|\"(?:prompt|messages)\\?\":"
 )
 EXCEPTION = r"(?:Error|Exception|Interrupt)\b"
 

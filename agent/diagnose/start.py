@@ -19,9 +19,11 @@ from agent.diagnose.line import Line, parse
 from agent.diagnose.scan import Slot
 from agent.model import Confidence, Severity
 
-SATURATED = 300  # hits of one pattern after which lines are only counted
+SATURATED = 300  # hits of one pattern after which lines are only counted, once it has an anchor
+PATIENCE = 20_000  # the same for a pattern that only hit lines which do not count
 MAX_ANCHORS = 256
 MAX_TEXT = 4096
+MAX_PER_PATTERN = 16
 HINT_LINES = 800  # how far above an error its traceback may begin
 PHASE_ORDER: tuple[Phase, ...] = ("cudagraph", "warmup", "load", "start")
 
@@ -94,6 +96,7 @@ class Start:
     failed: bool = False  # a cause or a symptom was seen before anybody asked for the end
     last_sequence: int = 0
     _keys: dict[tuple[int, str, str], Anchor] = field(default_factory=dict)
+    _kept: dict[int, int] = field(default_factory=dict)
 
     def over(self) -> bool:
         """Whether a further banner can only be another start."""
@@ -126,7 +129,8 @@ class Start:
         worth = False
         for slot in slots:
             count = self.counts[slot.number] = self.counts.get(slot.number, 0) + 1
-            worth = worth or count <= SATURATED or bool(slot.milestones)
+            limit = PATIENCE if slot.candidates and not self._kept.get(slot.number) else SATURATED
+            worth = worth or count <= limit or bool(slot.milestones)
         return worth
 
     def _milestone(self, name: str, line: Line, where: str, sequence: int) -> None:
@@ -154,6 +158,8 @@ class Start:
             self.progress = _progress(name, text)
 
     def _frame(self, slot: Slot, line: Line, where: str, sequence: int) -> None:
+        if line.level not in ("error", "none"):
+            return
         hints = self.frames.setdefault(_process_key(line), {})
         if len(self.frames) > MAX_ANCHORS:
             self.frames.pop(next(iter(self.frames)))
@@ -192,8 +198,10 @@ class Start:
         chosen = anchor.candidate(phase)
         if chosen is None and all(line.level not in s.levels for _, s in slot.candidates):
             return None
-        if len(self.anchors) >= MAX_ANCHORS:
+        kept = self._kept.get(slot.number, 0)
+        if kept >= MAX_PER_PATTERN or len(self.anchors) >= MAX_ANCHORS:
             return None
+        self._kept[slot.number] = kept + 1
         self._keys[key] = anchor
         self.anchors.append(anchor)
         if chosen is None or anchor.after_shutdown:
@@ -212,7 +220,7 @@ class Start:
         )
 
     def _exception(self, line: Line, where: str, *, anchored: bool) -> None:
-        if line.level not in ("error", "none") or not _RAISED.match(line.text):
+        if line.level not in ("error", "none") or not _RAISED.match(line.text.strip()):
             return
         self.last_error = line.text[:MAX_TEXT]
         if not anchored and len(self.exceptions) < 16 and not self.shutdown:
