@@ -36,6 +36,9 @@ BATCH = 64
 FITS = 8
 ROUNDS = 6
 QUIET_SECONDS = 8.0
+BURST = Shape(requests=BATCH, concurrency=BATCH, max_tokens=100)
+# The default is 60 s; a demo may be shorter, the check is the same.
+SETTINGS = {"verify": {"hold_seconds": 15}}
 
 
 class Story:
@@ -108,12 +111,14 @@ class Watcher:
 
     def _incident(self, incident: Mapping[str, Any]) -> None:
         name = incident["id"]
-        if self._once(name, "opened"):
+        named = (str(incident["class"]), str(incident.get("mechanism")), incident["summary"])
+        if self._once(name, *named):
             mechanism = f", mechanism {incident['mechanism']}" if incident.get("mechanism") else ""
             self._story.say(f"incident {name}: {incident['class']}{mechanism} ({incident['confidence']})")
             self._story.say(f"  cause: {incident['summary']}")
-            for evidence in incident.get("evidence", [])[:2]:
-                self._story.say(f"  evidence: {evidence['where']}: {evidence['text'].strip()[:300]}")
+        for evidence in incident.get("evidence", [])[:3]:
+            if self._once(name, evidence["where"]):
+                self._story.say(f"  evidence: {evidence['where']}: {evidence['text'].strip()[:240]}")
         for action in incident.get("actions", []):
             self._action(action)
         if self._once(name, incident["state"]):
@@ -156,10 +161,10 @@ def real_vllm(port: int) -> tuple[list[str], dict[str, str]]:
     return vllm_cpu.serve_command(port, "--max-num-seqs", str(BATCH)), vllm_cpu.environment(oom_above=FITS)
 
 
-def burst(story: Story, agent: Supervised) -> Outcomes:
+def burst(story: Story, agent: Supervised, number: int) -> Outcomes:
     """Send the burst: as many requests at once as the operator's batch allows."""
-    story.say(f"load: {BATCH} requests at once")
-    outcomes = run_burst(agent.url, Shape(requests=BATCH, concurrency=BATCH, max_tokens=200))
+    story.say(f"load: {'a burst of' if number == 0 else 'the same burst again,'} {BATCH} requests at once")
+    outcomes = run_burst(agent.url, BURST)
     story.say(f"load: {outcomes}")
     return outcomes
 
@@ -180,7 +185,7 @@ def repeat_until_answered(story: Story, agent: Supervised, seconds: float) -> in
     """Send the burst again and again until it is answered in full; the number of deaths on the way."""
     for deaths in range(ROUNDS):
         before = len(agent.exits())
-        if burst(story, agent).lost == 0:
+        if burst(story, agent, deaths).lost == 0:
             return deaths
         settle(agent, before, seconds)
     raise Waited(f"the burst was not answered after {ROUNDS} rounds\n{agent.picture()}")
@@ -216,7 +221,7 @@ def run(engine: str, folder: Path) -> int:
     story.say(
         f"start: agent run -- {shown} --max-num-seqs {BATCH}; it runs out of memory above {FITS} sequences"
     )
-    agent = Supervised(folder, command, port, environment=environment)
+    agent = Supervised(folder, command, port, environment=environment, settings=SETTINGS)
     start_seconds = 60.0 if engine == "sim" else 180.0
     try:
         with agent, Watcher(story, agent) as watcher:
