@@ -88,7 +88,8 @@ def next_step(incident: Incident) -> str | None:
 
 
 def escape(text: str) -> str:
-    """Slack's three control characters, so that text stays text."""
+    """Slack's three control characters and the fence of a code block, so that text stays text."""
+    text = text.replace("```", "'''")
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -114,7 +115,7 @@ def _fields(incident: Incident) -> list[str]:
 def _evidence(incident: Incident) -> str:
     lines = [f"{one.where}: {one.text}" for one in incident.evidence[:5]]
     # Cut first and escape then, so that no entity is cut in two; what grew too long is cut again.
-    text = cut("\n".join(cut(line, 700) for line in lines), _EVIDENCE).replace("```", "'''")
+    text = cut("\n".join(cut(line, 700) for line in lines), _EVIDENCE)
     escaped = escape(text)
     while len(escaped) > _EVIDENCE:
         text = cut(text, len(text) * 3 // 4)
