@@ -50,7 +50,7 @@ def holders(cause: Cause, situation: Situation) -> tuple[str, ...]:
     reading = card(cause, situation)
     listed = reading.processes if reading is not None else ()
     return tuple(
-        f"process {it.pid}{_called(it.name)} holds {size(it.used_bytes) if it.used_bytes else 'unknown memory'}"
+        f"process {it.pid}{_called(it.name)} holds {size(it.used_bytes) if it.used_bytes else 'unknown'}"
         for it in listed
     )
 
