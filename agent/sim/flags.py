@@ -1,9 +1,9 @@
 """vLLM's command line as argparse would read it, without argparse and without vLLM.
 
-In comes argv; out go positional words and (flag, values) in order, or `FlagError` in argparse's words. The list of
-vLLM's flags is data (``texts/flags.txt``, of vLLM 0.32.0), because importing vLLM's own parser takes seconds and
-gigabytes. As in vLLM, dashes and underscores are the same, a unique prefix of a flag will do, and the last occurrence
-of a flag wins; that is how flags that are appended to a command take effect.
+In comes argv; out go positional words and (flag, values) in order, or `FlagError` in argparse's words. The
+list of vLLM's flags is data (``texts/flags.txt``, of vLLM 0.32.0), because importing vLLM's own parser
+takes seconds and gigabytes. As in vLLM, dashes and underscores are the same, a unique prefix of a flag will
+do, and the last occurrence of a flag wins; that is how flags that are appended to a command take effect.
 """
 
 from __future__ import annotations

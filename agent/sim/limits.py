@@ -1,7 +1,7 @@
 """Values that vLLM's configuration classes refuse, and the defaults that they fill in.
 
-In come the flags; out go effective values, or `ValueFailure` with the text that pydantic prints (vLLM exits 1 then,
-not 2). Defaults are those of vLLM 0.32 for an API server (engine/arg_utils.py, `get_batch_defaults`).
+In come the flags; out go effective values, or `ValueFailure` with the text that pydantic prints (vLLM exits
+1 then, not 2). Defaults are those of vLLM 0.32 for an API server (engine/arg_utils.py, `get_batch_defaults`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Everything that a server was asked for, in one frozen `Settings`.
 
-In comes argv: the command line of ``vllm serve`` plus the stand-in's own ``--sim-*`` flags. Out go `Settings`, or one
-of two refusals in vLLM's own words (`FlagError`, exit 2; `ValueFailure`, exit 1), or `UsageError` for the stand-in's
-own flags. Nothing here looks at the environment or at the machine.
+In comes argv: the command line of ``vllm serve`` plus the stand-in's own ``--sim-*`` flags. Out go
+`Settings`, or one of two refusals in vLLM's own words (`FlagError`, exit 2; `ValueFailure`, exit 1), or
+`UsageError` for the stand-in's own flags. Nothing here looks at the environment or at the machine.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Standin:
 
     def __init__(self, *args: str, env: dict[str, str] | None = None, port: int | None = None) -> None:
         self.port = port or free_port()
-        self._file = tempfile.TemporaryFile()
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         environ = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
         command = [sys.executable, "-m", "agent.sim", "--host", "127.0.0.1", "--port", str(self.port), *args]
         self.process = subprocess.Popen(command, stdout=self._file, stderr=subprocess.STDOUT, env=environ)

@@ -20,7 +20,8 @@ LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class Scrape:
-    """A parsed answer: TYPE and HELP by family, label names and bucket edges by sample name, order of families."""
+    """A parsed answer: TYPE and HELP by family, label names and bucket edges by sample name, order of
+    families."""
 
     def __init__(self, text: str) -> None:
         self.types: dict[str, str] = {}
@@ -132,7 +133,8 @@ UNCAPTURED = (
 
 
 def kind(line: str) -> str:
-    """A line without what differs from run to run: numbers, processes, addresses, names, long representations."""
+    """A line without what differs from run to run: numbers, processes, addresses, names, long
+    representations."""
     line = re.sub(r"^\((APIServer|EngineCore) pid=\d+\) (?=INFO:|\[rank)", "", line)
     line = re.sub(r"/tmp/tmp\w+\.ptx", "/tmp/T.ptx", line)
     line = re.sub(r"(model|tokenizer)(=?\W+)/?[\w/-]+", r"\1\2M", line)

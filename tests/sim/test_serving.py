@@ -1,4 +1,5 @@
-"""Answers of a healthy stand-in: the OpenAI endpoints, their errors, the scheduler's limits, the small endpoints."""
+"""Answers of a healthy stand-in: the OpenAI endpoints, their errors, the scheduler's limits, the small
+endpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Starts that fail: vLLM's words, its exit status, and that the change which vLLM's words ask for makes it start."""
+"""Starts that fail: vLLM's words, its exit status, and that the change which vLLM's words ask for makes it
+start."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def test_kv_too_small_names_the_length_that_then_starts() -> None:
     operator = ("--fault", "kv-too-small", "--max-model-len", "8192")
     log = fails(*operator)
     found = re.search(
-        r"max seq len \((\d+)\), \(([\d.]+) GiB KV cache is needed, which is larger than the available KV cache memory "
+        r"max seq len \((\d+)\), \(([\d.]+) GiB KV cache is needed, which is larger than the available "
+        r"KV cache memory "
         r"\(([\d.]+) GiB\)\. Based on the available memory, the estimated maximum model length is (\d+)\.",
         log,
     )
