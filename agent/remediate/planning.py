@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agent.model import Cause, Mechanism
+from agent.model import ActionState, Cause, Mechanism
 from agent.remediate import allocator, assembler, cache, graphs, neighbour, restarting, smaller_batch
 from agent.remediate.guard import Policy
 from agent.remediate.plan import Plan
@@ -34,13 +34,22 @@ FAMILIES: dict[str, tuple[Family, ...]] = {
 # When the fault comes back after one of these, its change is kept and the next step goes further.
 STEPPING = frozenset({smaller_batch.ACTION, neighbour.FIT, cache.RAISE})
 
+# An interrupted action proved nothing and a waiting one is not decided: both may be planned again.
+TRIED = frozenset(ActionState) - {
+    ActionState.INTERRUPTED,
+    ActionState.AWAITING_APPROVAL,
+    ActionState.APPROVED,
+    ActionState.RUNNING,
+    ActionState.VERIFYING,
+}
+
 
 def plan(cause: Cause, situation: Situation, policy: Policy | None = None) -> tuple[Plan, ...]:
     """Every plan that would help and was not tried in this incident, best first; () = only advice is left."""
     limits = policy if policy is not None else Policy()
     families = (*_families(cause), restarting.plans)
     made = [it for family in families for it in family(cause, situation, limits)]
-    tried = {f"{action.action} {action.change}" for action in situation.previous if action.state.final}
+    tried = {f"{it.action} {it.change}" for it in situation.previous if it.state in TRIED}
     return tuple(it for it in made if it.key not in tried)
 
 
