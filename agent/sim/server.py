@@ -32,6 +32,8 @@ from agent.sim.texts import ERR, OUT, Voice, template, write
 
 #: How long the dying server still answers: /health goes to 503 and the port closes after about 0.1 s.
 LINGER_SECONDS = 0.15
+#: How much later than its engine's end a signal to the process group may be seen.
+SIGNAL_GRACE_SECONDS = 0.05
 #: A traceback of a dead stream grows with every stream before it; vLLM's does without end, this one up to
 #: here.
 MAX_STREAM_DEPTH = 32
@@ -143,14 +145,23 @@ class ApiServer:
         gone = asyncio.ensure_future(self.engine_gone.wait())
         await asyncio.wait({asked, gone}, return_when=asyncio.FIRST_COMPLETED)
         stats.cancel()
-        if self.engine_gone.is_set():
-            await self._engine_died(server)
-        else:
+        if await self._asked():
             await self._asked_to_stop(server)
+        else:
+            await self._engine_died(server)
         for task in (reader, asked, gone):
             task.cancel()
         self.voice.say("noise", ERR)
         return 0
+
+    async def _asked(self) -> bool:
+        """Whether this is a stop that was asked for.
+
+        A SIGTERM to the whole process group can end the engine before the loop has seen its own signal.
+        """
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self.stopping.wait(), SIGNAL_GRACE_SECONDS)
+        return self.stopping.is_set()
 
     def _start_lines(self) -> None:
         text = self.voice.fill(template("start-routes", self.settings.version), {"url": self.settings.url})

@@ -201,6 +201,15 @@ def test_sigterm_aborts_and_exits_0() -> None:
         assert "mode=abort timeout=0s" in sim.log
 
 
+def test_sigterm_to_the_whole_group_is_a_stop_and_no_death() -> None:
+    with Standin() as sim:
+        sim.ready()
+        os.kill(sim.engine(), signal.SIGTERM)
+        assert sim.terminate() == 0
+        assert "shutdown triggered" in sim.log
+        assert "exited unexpectedly" not in sim.log
+
+
 def test_sigterm_with_a_shutdown_timeout_drains() -> None:
     with Standin("--shutdown-timeout", "20", "--sim-step-seconds", "0.02") as sim:
         sim.ready()
