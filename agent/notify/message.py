@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from agent import __version__
+from agent.launch import redact
 from agent.model import Action, ActionState, Incident, IncidentState
 
 Block = dict[str, object]
@@ -48,7 +49,7 @@ def render(incident: Incident, runbook_base_url: str | None = None) -> Message:
             "type": "header",
             "text": {"type": "plain_text", "text": cut(f"{_MARKS[incident.state]} {head}", _HEADER)},
         },
-        _section(escape(incident.summary)),
+        _section(say(incident.summary)),
         {"type": "section", "fields": [_markdown(cut(field, _FIELD)) for field in _fields(incident)]},
     ]
     if incident.evidence:
@@ -58,12 +59,12 @@ def render(incident: Incident, runbook_base_url: str | None = None) -> Message:
             _section("*What was done*\n" + "\n".join(_action(one) for one in incident.actions[-8:]))
         )
     if advice := next_step(incident):
-        blocks.append(_section(f"*What to do*\n{escape(advice)}"))
+        blocks.append(_section(f"*What to do*\n{say(advice)}"))
     blocks.append(
         {"type": "context", "elements": [_markdown(cut(_context(incident, runbook_base_url), _FIELD))]}
     )
     text = f"{head}. {incident.summary}"
-    return Message(text=cut(escape(text), _SECTION), blocks=blocks)
+    return Message(text=cut(say(text), _SECTION), blocks=blocks)
 
 
 def cause(incident: Incident) -> str:
@@ -93,6 +94,11 @@ def escape(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
+def say(text: str) -> str:
+    """Text that came from outside, fit to leave: without secrets, and only text."""
+    return escape(redact(text))
+
+
 def cut(text: str, limit: int) -> str:
     """At most ``limit`` characters, cut with an ellipsis."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
@@ -116,10 +122,10 @@ def _evidence(incident: Incident) -> str:
     lines = [f"{one.where}: {one.text}" for one in incident.evidence[:5]]
     # Cut first and escape then, so that no entity is cut in two; what grew too long is cut again.
     text = cut("\n".join(cut(line, 700) for line in lines), _EVIDENCE)
-    escaped = escape(text)
+    escaped = say(text)
     while len(escaped) > _EVIDENCE:
         text = cut(text, len(text) * 3 // 4)
-        escaped = escape(text)
+        escaped = say(text)
     return f"*Evidence*\n```{escaped}```"
 
 
@@ -128,7 +134,7 @@ def _action(action: Action) -> str:
     if action.outcome:
         line += f" ({action.outcome})"
     why: Sequence[str] = action.why[:6]
-    return cut("\n".join([escape(line), *(f"      {escape(reason)}" for reason in why)]), 900)
+    return cut("\n".join([say(line), *(f"      {say(reason)}" for reason in why)]), 900)
 
 
 def _context(incident: Incident, runbook_base_url: str | None) -> str:

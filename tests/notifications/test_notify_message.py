@@ -54,6 +54,14 @@ def test_a_log_line_can_neither_ping_nor_draw_a_link() -> None:
     assert shown.count("```") == 2
 
 
+def test_secrets_do_not_leave() -> None:
+    words = "--api-key hunter22secret Authorization: Bearer abcdefgh12345"
+    failed = action("a-1", state=ActionState.FAILED, outcome=words)
+    evidence = (Evidence(source="log", where="a:1", text=words),)
+    message = render(incident(summary=words, evidence=evidence, actions=(failed,), note=words))
+    assert "hunter22" not in str(message) and "abcdefgh12345" not in str(message)
+
+
 def test_a_runbook_is_linked_where_a_base_is_known() -> None:
     from msgspec.structs import replace
 
