@@ -149,23 +149,32 @@ def _unset(value: object) -> tuple[str, ...]:
 def load(
     path: Path, key: Key, argv: Sequence[str], env: Mapping[str, str]
 ) -> tuple[Overrides | None, str | None]:
-    """The set on disk, or None; and a notice where one was there that cannot be used (kept as
-    ``.rejected``).
+    """The set on disk, or None; and a notice where one was there that cannot be used.
+
+    Such a file is kept as ``.rejected``.
     """
+    found, problem = peek(path, key, argv, env)
+    if problem is None:
+        return found, None
+    return None, f"overrides dropped: {problem}; the file is kept as {reject(path)}"
+
+
+def peek(
+    path: Path, key: Key, argv: Sequence[str], env: Mapping[str, str]
+) -> tuple[Overrides | None, str | None]:
+    """The same without touching the file: the set, or what is wrong with it."""
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
-            raise ValueError(f"longer than {MAX_FILE_BYTES} bytes")
+            return None, f"longer than {MAX_FILE_BYTES} bytes"
         found = _parse(json.loads(path.read_bytes()), argv, env)
-        problem = found.key.mismatch(key)
-        if problem is None:
-            return found, None
     except FileNotFoundError:
         return None, None
     except LauncherError as error:
-        problem = error.message
+        return None, error.message
     except (OSError, ValueError, RecursionError) as error:
-        problem = f"unreadable ({error})"
-    return None, f"overrides dropped: {problem}; the file is kept as {reject(path)}"
+        return None, f"unreadable ({error})"
+    problem = found.key.mismatch(key)
+    return (found, None) if problem is None else (None, problem)
 
 
 def _parse(document: object, argv: Sequence[str], env: Mapping[str, str]) -> Overrides:

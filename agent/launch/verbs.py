@@ -113,15 +113,11 @@ class Verbs:
         }
 
     def _on_disk(self) -> Document | None:
-        """The set that the next start will use."""
+        """The set that the next start will use; looking at it changes nothing."""
         p = self._p
-        if not p.run_dir.overrides_path.exists():
-            return None
-        found, notice = overrides.load(
+        found, _ = overrides.peek(
             p.run_dir.overrides_path, p.surroundings.key(), p.settings.argv, p.settings.env
         )
-        if notice:
-            self._s.overrides_notice = notice
         return found.to_json() if found else None
 
     async def restart(self, args: Args) -> Document:
