@@ -287,15 +287,8 @@ def beside_a_neighbour(record: Record, agent: Supervised, machine: Machine) -> N
     send(record, agent, "warm", WARM)
     with neighbour(machine, leave_gib=0.5) as held:
         record.say(f"a neighbour holds {held / 2**30:.2f} GiB")
-        before = len(agent.exits())
-        lost = send(record, agent, "burst 1", BURST)
-        record.expect(lost > 0, "the first burst broke nothing, so nothing was shown")
-        agent.wait_exits(before + 1)
-        serving(agent, REPAIR_SECONDS)
-        record.expect(send(record, agent, "one request", ONE) == 0, "no answer after the fit")
+        until_answered(record, agent)
         closed(record, agent, "oom-serving", "neighbour", "oom-fit-neighbour")
-        send(record, agent, "burst again", BURST)
-        time.sleep(2)
 
 
 def old_assembler(record: Record, agent: Supervised, _: Machine) -> None:
