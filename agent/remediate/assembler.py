@@ -50,7 +50,8 @@ def plans(cause: Cause, situation: Situation, policy: Policy) -> tuple[Plan, ...
     """One plan a candidate, the operator's own wrong variable first."""
     facts = cause.facts if isinstance(cause.facts, AssemblerFacts) else AssemblerFacts()
     names = _names(situation, facts)
-    tries = (*_unsetting(situation, names, facts), *_setting(situation, names, facts))
+    unset = _unsetting(situation, names, facts)
+    tries = (*unset, *_setting(situation, names, facts, {chosen.path for _, chosen, _ in unset}))
     return tuple(
         Plan(
             action=ACTION,
@@ -109,13 +110,12 @@ def _is(candidate: AssemblerCandidate, names: list[str]) -> bool:
     return candidate.path.rsplit("/", 1)[-1] in {BUNDLED_NAME[name] for name in names}
 
 
-def _setting(situation: Situation, names: tuple[str, ...], facts: AssemblerFacts) -> tuple[_Try, ...]:
-    refused = {facts.path, *(_value(situation, name) for name in names)}
-    usable = [
-        it
-        for it in situation.assemblers
-        if it.root_owned and it.assembles and not it.bundled and it.path not in refused
-    ]
+def _setting(
+    situation: Situation, names: tuple[str, ...], facts: AssemblerFacts, offered: set[str]
+) -> tuple[_Try, ...]:
+    """Point the variables at a proven program, newest first; ``offered`` comes into use by unsetting."""
+    refused = {facts.path, *offered, *(_value(situation, name) for name in names)}
+    usable = [it for it in situation.assemblers if it.root_owned and it.assembles and it.path not in refused]
     usable.sort(key=lambda it: version(it.version) or (0, 0), reverse=True)
     return tuple(
         (dict.fromkeys(names, it.path), it, "is root-owned and assembled a stub for this architecture")

@@ -187,7 +187,7 @@ class Executor:
             cards = neighbour.used_cards(cause, await source(cause))
             free = [it.free_bytes for it in cards if it.free_bytes is not None]
             if not free or len(free) < len(cards):
-                return "the card's free memory cannot be measured"
+                return await self._wait_blind(plan)
             if min(free) >= needed:
                 return None
             if self._view.frozen() or self._clock.monotonic() >= deadline:
@@ -195,6 +195,11 @@ class Executor:
                 return f"{waited}: {size(min(free))} free, {size(needed)} needed"
             await self._holder.renew()
             await self._clock.sleep(POLL_SECONDS)
+
+    async def _wait_blind(self, plan: Plan) -> str | None:
+        """The card cannot be measured: wait and let vLLM's own check at start decide."""
+        await self._holder.pause(min(plan.wait_seconds, neighbour.BLIND_WAIT_SECONDS), self._view.frozen)
+        return "frozen" if self._view.frozen() else None
 
     def _failed(self, book: Book, action: Action, reason: str) -> Result:
         return Result(action=book.update(action, ActionState.FAILED, outcome=reason), reason=reason)

@@ -24,12 +24,17 @@ class Holder:
         self._hands = hands
         self._view = view
         self._clock = clock
+        self._renewed: tuple[int, float] | None = None
 
     async def renew(self) -> None:
-        """Ask for another 60 s, when the server is dead; else nothing."""
+        """Ask for another 60 s, when the server is dead and the last asking is 20 s old."""
         seq = self._view.exit_seq()
         if self._hands is None or seq is None or not self._view.ended():
             return
+        now = self._clock.monotonic()
+        if self._renewed is not None and self._renewed[0] == seq and now - self._renewed[1] < RENEW_SECONDS:
+            return
+        self._renewed = (seq, now)
         try:
             await self._hands.hold(seq, HOLD_SECONDS)
         except AgentError:

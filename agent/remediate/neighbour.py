@@ -29,7 +29,8 @@ from agent.remediate.situation import Situation
 FIT, WAIT, ORPHANS = "oom-fit-neighbour", "wait-for-memory", "end-orphans"
 OCCUPIED = "gpu-memory-occupied"
 MARGIN_SHARE = 0.03
-WAIT_SECONDS = 120.0
+# While fitting is possible, waiting is short; where it is not, there is nothing better to do.
+WAIT_SECONDS, LONG_WAIT_SECONDS, BLIND_WAIT_SECONDS = 120.0, 900.0, 30.0
 LEAST_POOL_SHARE = 0.1
 LEAST_KEPT_SHARE = 0.5
 
@@ -239,25 +240,33 @@ def _wait(cause: Cause, situation: Situation, policy: Policy) -> tuple[Plan, ...
         return ()
     reading = card(cause, situation)
     free = reading.free_bytes if reading is not None else None
-    seen = f"free {size(free)} (nvidia-smi)" if free is not None else "free memory not measured yet"
-    where = "the card" if reading is None else f"GPU {reading.index}"
+    seconds = WAIT_SECONDS if fit_refusal(cause, situation) is None else LONG_WAIT_SECONDS
+    change = f"wait up to {seconds:g} s until {size(needed)} is free on {_name(reading)}"
+    seen = f"free {size(free)} (nvidia-smi)" if free is not None else ""
+    if free is None:
+        seconds, seen = BLIND_WAIT_SECONDS, "free memory cannot be measured: vLLM itself will say at start"
+        change = f"wait {seconds:g} s for {size(needed)}, then start"
     return (
         Plan(
             action=WAIT,
-            change=f"wait up to {WAIT_SECONDS:g} s until {size(needed)} is free on {where}",
+            change=change,
             mode=situation.mode(WAIT),
             delta=situation.overrides,
             why=(*holders(cause, situation), f"needed {size(needed)}, {seen}"),
-            precondition="the card can be measured",
-            cost=f"up to {WAIT_SECONDS:g} s, then one restart",
+            precondition="none: waiting changes nothing",
+            cost=f"up to {seconds:g} s, then one restart",
             undo="nothing to undo",
             proofs=proofs_of(cause.finding.fault, policy),
             preparation=Preparation.WAIT_FOR_MEMORY,
             gpu=card_index(cause),
             needed_bytes=needed,
-            wait_seconds=WAIT_SECONDS,
+            wait_seconds=seconds,
         ),
     )
+
+
+def _name(reading: GpuReading | None) -> str:
+    return "the card" if reading is None else f"GPU {reading.index}"
 
 
 def _end_orphans(cause: Cause, situation: Situation, policy: Policy) -> tuple[Plan, ...]:

@@ -19,16 +19,19 @@ class AssemblerCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """One ptxas that the launcher's ``probe ptxas`` found.
 
     ``assembles`` is the answer of really assembling a stub for the architecture that failed; None = not
-    tried. ``bundled`` marks Triton's own program: it is used by unsetting the variable, so its owner does not
-    matter.
+    tried. A program bundled with Triton comes into use by unsetting the variable.
     """
 
     path: str
     version: str | None = None
     root_owned: bool = False
     assembles: bool | None = None
-    bundled: bool = False
     error: str | None = None
+
+    @property
+    def bundled(self) -> bool:
+        """Whether it is Triton's own: it lies in Triton's package (triton/backends/nvidia/bin)."""
+        return "/triton/backends/" in self.path
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,9 @@ from agent.remediate.ports import View
 POLL_SECONDS = 2.0
 SERVES = frozenset({State.SERVING, State.SATURATED})
 ASKED_AWAY = frozenset({State.STOPPED, State.DRAINING})
+# An asked restart of a living server shows as "stopped" until the new process is there, and the launcher
+# may wait for GPU memory meanwhile. Only longer than this, or after the new start, is it a person's wish.
+OWN_STOP_SECONDS = 120.0
 FALLBACK_TOKENS = "vllm:prompt_tokens_total"
 FINISHED = "vllm:request_success_total"
 
@@ -50,6 +53,7 @@ class Verifier:
         self._clock = clock
         self._base = base
         self._counters: dict[str, float] = {}
+        self._begun = clock.monotonic()
 
     async def verify(self, proofs: tuple[Proof, ...]) -> Verification:
         """Collect ``proofs`` in order; the first that fails ends it."""
@@ -82,7 +86,8 @@ class Verifier:
         seq = self._view.start_seq()
         if seq > self._base + 1 or (seq == self._base + 1 and self._view.ended()):
             return Outcome.FAILED, False, "the server died again"
-        if self._view.state() in ASKED_AWAY:
+        ours = seq <= self._base and self._clock.monotonic() - self._begun < OWN_STOP_SECONDS
+        if self._view.state() in ASKED_AWAY and not ours:
             return Outcome.INTERRUPTED, None, "a person stopped the server"
         return None
 

@@ -1,4 +1,4 @@
-"""Properties of every batch step: within vLLM's bounds and ours, never above the present value, and it ends."""
+"""Properties of every batch step: within vLLM's bounds and ours, never above the present value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Freeze, dry run, budget, backoff, breaker, several nodes, attach mode, preconditions, memory that does not come."""
+"""Freeze, dry run, budget, backoff, breaker, several nodes, attach mode, preconditions, memory that does not
+come.
+"""
 
 from __future__ import annotations
 
@@ -233,6 +235,16 @@ async def test_memory_that_does_not_come_back_is_fitted(tmp_path):
     assert "60.00 GiB free, 72.00 GiB needed" in (done.actions[0].outcome or "")
     assert dict(world.overrides.flags) == {"--gpu-memory-utilization": "0.72"}
     assert world.clock.seconds - begun > 120 and len(world.did("hold")) > 5
+
+
+async def test_a_card_that_cannot_be_measured_is_waited_for_and_then_tried(tmp_path):
+    world = dead_world(well, OCCUPIED, served=False)
+    world.gpus = lambda: ()
+    begun = world.clock.seconds
+    done = await agent(world, tmp_path).repair(OCCUPIED)
+    assert [(it.action, it.state) for it in done.actions] == [("wait-for-memory", ActionState.VERIFIED)]
+    assert "cannot be measured" in done.actions[0].why[-1]
+    assert world.clock.seconds - begun >= 30
 
 
 async def test_the_dead_servers_own_memory_is_not_taken_for_a_neighbours(tmp_path):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+
+from agent.model import Action, ActionState, Change, Mechanism, MemoryFacts, Mode, OccupancyFacts
+from agent.remediate import plan
 from tests.repairs.world import (
     GIB,
     H200,
@@ -17,9 +20,6 @@ from tests.repairs.world import (
     known,
     situation,
 )
-
-from agent.model import Action, ActionState, Change, Mechanism, MemoryFacts, Mode, OccupancyFacts
-from agent.remediate import plan
 
 FRAGMENTED = cause("oom-serving", mechanism=Mechanism.FRAGMENTATION, facts=OWN_OOM)
 BATCH = cause("oom-serving", mechanism=Mechanism.BATCH, facts=OWN_OOM)
@@ -92,7 +92,8 @@ def test_expandable_segments_are_not_offered_where_refused_or_in_force(fields, s
 
 def test_the_operators_other_allocator_settings_stay():
     env = {
-        "PYTORCH_ALLOC_CONF": "roundup_power2_divisions:[256:1,512:2],expandable_segments:False,max_split_size_mb:64"
+        "PYTORCH_ALLOC_CONF": "roundup_power2_divisions:[256:1,512:2],"
+        "expandable_segments:False,max_split_size_mb:64"
     }
     first = plan(FRAGMENTED, situation(env=env))[0]
     wanted = "roundup_power2_divisions:[256:1,512:2],max_split_size_mb:64,expandable_segments:True"
@@ -174,7 +175,7 @@ def test_a_command_that_takes_no_flags_gets_environment_remedies_only():
     ]
 
 
-# -- neighbours -------------------------------------------------------------------------------------------------
+# -- neighbours -----------------------------------------------------------------------------------
 
 
 NEIGHBOUR = cause("oom-serving", mechanism=Mechanism.NEIGHBOUR, facts=NEIGHBOUR_OOM)
@@ -214,9 +215,7 @@ def test_one_full_request_must_fit_by_the_pools_tokens():
 
 
 def test_a_neighbour_that_is_gone_leaves_nothing_to_fit():
-    assert [it.action for it in plan(NEIGHBOUR, situation(BESIDE, gpus=(card(139.0),)))][
-        0
-    ] == "wait-for-memory"
+    assert plan(NEIGHBOUR, situation(BESIDE, gpus=(card(139.0),)))[0].action == "wait-for-memory"
 
 
 def test_the_precondition_of_a_fit_is_the_memory_on_the_card():

@@ -20,11 +20,9 @@ OLD = AssemblerCandidate(
     path="/opt/old/ptxas", version="12.0", root_owned=True, assembles=False, error="sm_90a unknown"
 )
 LOOSE = AssemblerCandidate(path="/home/u/ptxas", version="14.0", root_owned=False, assembles=True)
-BUNDLED = AssemblerCandidate(
-    path="/v/triton/backends/nvidia/bin/ptxas", version="12.9", assembles=True, bundled=True
-)
+BUNDLED = AssemblerCandidate(path="/v/triton/backends/nvidia/bin/ptxas", version="12.9", assembles=True)
 BUNDLED_B = AssemblerCandidate(
-    path="/v/triton/backends/nvidia/bin/ptxas-blackwell", version="13.4", assembles=True, bundled=True
+    path="/v/triton/backends/nvidia/bin/ptxas-blackwell", version="13.4", assembles=True
 )
 
 
@@ -99,7 +97,7 @@ def test_an_assembler_that_vanished_or_changed_is_not_set():
     assert "root-owned" in (check(situation(assemblers=(loose,))) or "")
 
 
-# -- cache ------------------------------------------------------------------------------------------------------
+# -- cache ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("printed", "set_to"), [(384, "384"), (50688, "50688"), (395, "384"), (16, "16")])
@@ -137,7 +135,7 @@ def test_no_pool_at_all_raises_the_utilisation_only_with_room_and_a_smaller_batc
     assert 0.5 < float(flags["--gpu-memory-utilization"]) <= 0.97 and flags["--max-num-seqs"] == "256"
 
 
-# -- restart and advice -----------------------------------------------------------------------------------------
+# -- restart and advice ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fault", ["port-in-use", "config-invalid", "model-not-found"])
@@ -185,3 +183,10 @@ def test_every_plan_says_what_it_changes_why_costs_undo_and_proofs():
             "metric-advanced",
             "log-line-absent",
         ]
+
+
+def test_a_bundled_program_that_root_owns_may_be_named_where_no_variable_is_to_blame():
+    """torch sets the variable itself when it ships a ptxas, so an unset one proves nothing."""
+    own = AssemblerCandidate(path=BUNDLED.path, version="12.9", root_owned=True, assembles=True)
+    now = situation(triton_version="3.6.0", assemblers=(own,), start_failed=True)
+    assert [it.delta.env for it in plan(refused("sm_90a"), now)] == [{CLASSIC: BUNDLED.path}]

@@ -197,6 +197,29 @@ async def test_a_person_who_stops_the_server_ends_the_repair(tmp_path):
     assert len(world.did("restart")) == 1
 
 
+async def test_the_launchers_own_stop_before_its_restart_is_no_persons_wish(tmp_path):
+    hang = cause("engine-hang", retry=Retry.MAY)
+    world = dead_world(lambda change, n: Life(), hang)
+    world.begin()
+    begin = world.begin
+
+    async def restart(reason: str, incident: str, *, verify_memory: bool = True) -> None:
+        world.calls.append(("restart", reason))
+        world.asked = State.STOPPED
+        due = world.clock.seconds + 20
+
+        def later() -> None:
+            if world.asked is not None and world.clock.seconds >= due:
+                world.asked = None
+                begin()
+
+        world.on_wait = later
+
+    world.restart = restart
+    done = await agent(world, tmp_path).repair(hang)
+    assert done.state is IncidentState.RESOLVED
+
+
 async def test_a_refusing_launcher_is_reported_and_nothing_is_claimed(tmp_path):
     world = dead_world(lambda change, n: Life(), OOM)
     world.refuse = "set-overrides"

@@ -1,6 +1,7 @@
 """A server that lives by a fake clock: the hands and the view of remediation at once.
 
-``life`` says how a start with given overrides goes: when it is ready, when it dies and of what. Nothing sleeps.
+``life`` says how a start with given overrides goes: when it is ready, when it dies and of what. Nothing
+sleeps.
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ class World:
     life: LifeOf
     base: Situation
     calls: list[tuple[str, Any]] = field(default_factory=list)
-    overrides: Change = Change()
+    overrides: Change = field(default_factory=Change)
     starts: int = 0
     started_at: float = 0.0
     current: Life = field(default_factory=Life)
