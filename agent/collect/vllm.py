@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import json
+import os
 import ssl
 from collections.abc import Collection, Mapping
 from types import TracebackType
@@ -227,8 +228,11 @@ def _proof_requests(model: str) -> tuple[tuple[str, Mapping[str, object]], ...]:
 
 
 def _reason(error: BaseException) -> str:
+    """asyncio's own text names the address again; the errno says it shorter."""
     inner = getattr(error, "os_error", None) or error
-    return getattr(inner, "strerror", None) or str(inner) or type(inner).__name__
+    if isinstance(inner, OSError) and inner.errno is not None and inner.errno > 0:
+        return os.strerror(inner.errno).lower()
+    return str(inner) or type(inner).__name__
 
 
 def _unmeasured(reason: str) -> NotMeasured:

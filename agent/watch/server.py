@@ -101,7 +101,7 @@ class ServerWatch:
     async def freeze(self, frozen: bool) -> None:
         """Stop all acting, or allow it again; the launcher keeps it across everything."""
         await self.source.freeze(frozen)
-        self.evidence.saw_freeze(frozen)
+        await self._saw_freeze(frozen)
 
     @property
     def acting(self) -> bool:
@@ -208,9 +208,16 @@ class ServerWatch:
             self.evidence.saw_scrape(await client.scrape(WANTED))
         if isinstance(self.evidence.scrape, Scrape):
             self._world.metrics.scraped(self.name, self.evidence.scrape.seconds)
-        self.evidence.saw_freeze(self.source.frozen())
+        await self._saw_freeze(self.source.frozen())
         await self._after_fatal_line()
         await self._keep_down()
+
+    async def _saw_freeze(self, frozen: bool) -> None:
+        """A thaw takes up again what the freeze had left undone."""
+        thawed = self.evidence.frozen() and not frozen
+        self.evidence.saw_freeze(frozen)
+        if thawed and self.evidence.ended() and not self._pursuing():
+            await self.died(self.evidence.exit)
 
     async def _probe(self) -> None:
         await self.source.probe()
