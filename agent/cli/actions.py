@@ -128,9 +128,9 @@ def _client(api: str, run_dir: Path | None) -> ApiClient:
 def _touch(run_dir: Path, *, frozen: bool, named: bool) -> bool:
     """Write or remove the freeze file; False where there is no run-dir and none was named."""
     path = run_dir / "freeze"
-    if not run_dir.is_dir() and not named:
-        return False
     try:
+        if not named and not run_dir.is_dir():
+            return False
         if frozen:
             path.touch(mode=0o660)
         else:

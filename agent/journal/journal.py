@@ -8,6 +8,7 @@ purpose: in its incident, which people read, and in a table of its own, which th
 from __future__ import annotations
 
 import sqlite3
+from collections import deque
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -220,7 +221,7 @@ class Journal:
     # upkeep
 
     def prune(self, before: datetime) -> int:
-        """Drop closed incidents, events and sent messages older than ``before``; returns how many rows.
+        """Drop closed incidents, events and messages older than ``before``; returns how many rows.
 
         Claims and small state stay: dropping a claim could repeat an action.
         """
@@ -232,7 +233,7 @@ class Journal:
                 f"DELETE FROM actions WHERE incident IN ({old})",
                 "DELETE FROM incidents WHERE closed = 1 AND opened_at < ?",
                 "DELETE FROM events WHERE at < ?",
-                "DELETE FROM outbox WHERE state != 'pending' AND created_at < ?",
+                "DELETE FROM outbox WHERE created_at < ?",
                 "DELETE FROM refs WHERE at < ?",
             )
             return sum(db.execute(statement, (limit,)).rowcount for statement in statements)
@@ -264,7 +265,8 @@ class _Snapshot(Store):
         self._clock = clock
         self._disk = memory
         self._memory = None
-        self._held = 0
+        self._held = deque(maxlen=0)
+        self._identity = None
         self._retry_at = 0.0
         self.last_error = None
         self.notices = []

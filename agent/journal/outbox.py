@@ -71,8 +71,12 @@ class Outbox:
 
         def work(db: sqlite3.Connection) -> None:
             db.execute(
-                "UPDATE outbox SET state = 'sent', error = NULL, attempts = attempts + 1 WHERE id = ?",
-                (delivery.id,),
+                "UPDATE outbox SET state = 'sent', error = NULL, attempts = attempts + 1"
+                " WHERE notifier = ? AND key = ?",
+                (
+                    delivery.notifier,
+                    delivery.key,
+                ),
             )
             if ref is not None:
                 db.execute(
@@ -86,8 +90,9 @@ class Outbox:
         """It is tried again at ``next_at``."""
         self._store.write(
             lambda db: db.execute(
-                "UPDATE outbox SET error = ?, attempts = attempts + 1, next_at = ? WHERE id = ?",
-                (error, rfc3339(next_at), delivery.id),
+                "UPDATE outbox SET error = ?, attempts = attempts + 1, next_at = ?"
+                " WHERE notifier = ? AND key = ?",
+                (error, rfc3339(next_at), delivery.notifier, delivery.key),
             )
         )
 
@@ -96,8 +101,8 @@ class Outbox:
         self._store.write(
             lambda db: db.execute(
                 "UPDATE outbox SET state = 'parked', error = ?, attempts = attempts + 1"
-                " WHERE id = ? AND state = 'pending'",
-                (error, delivery.id),
+                " WHERE notifier = ? AND key = ? AND state = 'pending'",
+                (error, delivery.notifier, delivery.key),
             )
         )
 

@@ -1,18 +1,19 @@
 """A SQLite file that survives its disk.
 
 In: small functions that read or write through a connection. Out: their results, always. While the file
-cannot be written (disk full, read-only, I/O error) the store works on a copy in memory and writes the
-whole copy back when the disk allows it, tried at most every :data:`RETRY_SECONDS`; the copy is bounded by
-what the file held plus :data:`MAX_HELD_WRITES` writes, beyond which the oldest events of the copy are
-dropped. A file that is no longer a database is renamed ``.corrupt-<time>`` and a new one is begun from
-what is known. It never raises for the disk's sake after it was opened; ``healthy`` and ``last_error`` say
-how it stands.
+cannot be written (disk full, read-only, locked, removed) the store works on a copy in memory and keeps
+the writes, at most :data:`MAX_HELD_WRITES` (the oldest go first); they are run again on the file when the
+disk allows it, tried every :data:`RETRY_SECONDS`. A file that is no longer a database is renamed
+``.corrupt-<time>`` and a new one is begun from what is known. It never raises for the disk's sake after
+it was opened; ``healthy`` and ``last_error`` say how it stands. A write may run twice, in memory and on
+the file, so it names rows by key and never by a row number.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -27,6 +28,9 @@ Work = Callable[[sqlite3.Connection], T]
 RETRY_SECONDS = 5.0
 MAX_HELD_WRITES = 20_000
 _BUSY_SECONDS = 0.25
+_BUSY, _LOCKED = 5, 6  # SQLite's result codes
+_OWN_DEFECTS = (sqlite3.IntegrityError, sqlite3.ProgrammingError)
+_READ_REMEDY = "check its permissions; a broken file is set aside when the watcher starts"
 _CORRUPT = ("malformed", "not a database", "file is encrypted")
 
 
@@ -38,7 +42,8 @@ class Store:
         self._path = path
         self._clock = clock
         self._retry_at = 0.0
-        self._held = 0
+        self._held: deque[Work[object]] = deque(maxlen=MAX_HELD_WRITES)
+        self._identity: tuple[int, int] | None = None
         self.last_error: str | None = None
         self.notices: list[str] = []
         self._disk: sqlite3.Connection | None = None
@@ -58,46 +63,44 @@ class Store:
         try:
             return work(self._connection)
         except sqlite3.DatabaseError as error:
-            if isinstance(error, (sqlite3.IntegrityError, sqlite3.ProgrammingError)):
+            if isinstance(error, _OWN_DEFECTS):
                 raise
             self._survive(error)
             return work(self._connection)
 
     def write(self, work: Work[T]) -> T:
-        """Run a write in a transaction of its own."""
+        """Run a write in a transaction of its own; while the disk fails, again later on the file."""
         self.retry()
         try:
+            self._check_place()
             result = _transaction(self._connection, work)
         except sqlite3.DatabaseError as error:
-            if isinstance(error, (sqlite3.IntegrityError, sqlite3.ProgrammingError)):
+            if isinstance(error, _OWN_DEFECTS):
                 raise
             self._survive(error)
             result = _transaction(self._connection, work)
         if self._memory is not None:
-            self._bound()
+            self._held.append(work)
         return result
 
     def retry(self) -> bool:
-        """Write the copy back where it is time to try; True when the file is up to date."""
-        memory = self._memory
-        if memory is None:
+        """Bring the file up to date where it is time to try; True when it is."""
+        if self._memory is None:
             return True
         if self._clock.monotonic() < self._retry_at:
             return False
         self._retry_at = self._clock.monotonic() + RETRY_SECONDS
         try:
-            disk = self._disk or self._connect()
-            self._disk = disk
-            memory.backup(disk)
-            disk.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.DatabaseError as error:
+            self._write_back(self._memory)
+        except (sqlite3.DatabaseError, OSError, JournalError) as error:
             self.last_error = f"{self._path}: {error}"
             self._drop_disk()
-            if _is_corrupt(error):
+            if isinstance(error, sqlite3.DatabaseError) and _is_corrupt(error):
                 self._set_aside()
             return False
-        memory.close()
-        self._memory, self.last_error, self._held = None, None, 0
+        self._memory.close()
+        self._memory, self.last_error = None, None
+        self._held.clear()
         return True
 
     def close(self) -> None:
@@ -117,22 +120,41 @@ class Store:
             raise JournalError("the journal is closed", where=str(self._path))
         return connection
 
-    def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
             self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
-
-    def _open(self) -> sqlite3.Connection:
-        connection = self._connect()
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             _check(connection)
             migrate(connection, str(self._path))
+            self._identity = _identity(self._path)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _write_back(self, memory: sqlite3.Connection) -> None:
+        """Into a file that is there, the writes that it missed; into a new file, everything."""
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        anew = not self._path.exists()
+        self._disk = self._disk or self._open()
+        if anew:
+            _backup(memory, self._disk)
+            self._disk.execute("PRAGMA journal_mode = WAL")
+        else:
+            _transaction(self._disk, self._replay)
+
+    def _replay(self, db: sqlite3.Connection) -> None:
+        for work in self._held:
+            with contextlib.suppress(JournalError):  # it built on a write that the bound had dropped
+                work(db)
+
+    def _check_place(self) -> None:
+        """SQLite goes on writing to a file that was removed under it; nobody would ever read that again."""
+        if self._memory is None and self._identity is not None and _identity(self._path) != self._identity:
+            raise sqlite3.OperationalError("the file was removed or replaced")
 
     def _survive(self, error: sqlite3.DatabaseError) -> None:
         """After a failure of the disk: go on in memory; a broken file is set aside and begun anew."""
@@ -145,19 +167,29 @@ class Store:
             self._set_aside()
             self._retry_at = 0.0
             self.retry()
+        elif _identity(self._path) != self._identity:
+            self._drop_disk()
 
     def _copy(self) -> sqlite3.Connection:
         """What the file holds, else an empty journal: a copy of broken pages would break again."""
-        memory = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        try:
-            if self._disk is not None:
-                self._disk.backup(memory)
-            _check(memory)
-            migrate(memory, str(self._path))
-        except sqlite3.DatabaseError:
-            memory.close()
-            memory = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-            migrate(memory, str(self._path))
+        sources: list[Callable[[], sqlite3.Connection]] = []
+        if self._disk is not None:
+            sources.append(lambda disk=self._disk: disk)  # type: ignore[misc]
+        elif self._path.exists():
+            # Without room for SQLite's helper files the second way still reads all but the newest writes.
+            sources += [lambda: _read_only(self._path), lambda: _read_only(self._path, "&immutable=1")]
+        for source in sources:
+            memory = _in_memory()
+            try:
+                _backup(source(), memory)
+                _check(memory)
+                migrate(memory, str(self._path))
+            except sqlite3.DatabaseError:
+                memory.close()
+                continue
+            return memory
+        memory = _in_memory()
+        migrate(memory, str(self._path))
         return memory
 
     def _drop_disk(self) -> None:
@@ -179,34 +211,56 @@ class Store:
                 self._path.with_name(self._path.name + suffix).rename(aside.with_name(aside.name + suffix))
         self.notices.append(f"the journal was broken; it is kept as {aside} and a new one was begun")
 
-    def _bound(self) -> None:
-        self._held += 1
-        if self._memory is not None and self._held > MAX_HELD_WRITES:
-            self._memory.execute(
-                "DELETE FROM events WHERE seq IN (SELECT seq FROM events ORDER BY seq LIMIT 1)"
-            )
-
 
 def snapshot(path: Path) -> sqlite3.Connection:
     """A copy in memory of a journal that another process may be writing. Raises JournalError."""
-    if not path.is_file():
+    try:
+        found = path.is_file()
+    except OSError as error:
+        raise JournalError(
+            f"the journal cannot be read: {error.strerror}", where=str(path), remedy=_READ_REMEDY
+        ) from None
+    if not found:
         raise JournalError(
             "there is no journal here", where=str(path), remedy="name the watcher's folder with --state-dir"
         )
-    memory = sqlite3.connect(":memory:", isolation_level=None)
+    memory = _in_memory()
     try:
-        disk = sqlite3.connect(f"file:{_quoted(path)}?mode=ro", uri=True, timeout=1.0)
-        with contextlib.closing(disk):
-            disk.backup(memory)
+        with contextlib.closing(_read_only(path)) as disk:
+            _backup(disk, memory)
         migrate(memory, str(path))
     except sqlite3.DatabaseError as error:
         memory.close()
         raise JournalError(
-            f"the journal cannot be read: {error}",
-            where=str(path),
-            remedy="check its permissions; a broken file is set aside when the watcher starts",
+            f"the journal cannot be read: {error}", where=str(path), remedy=_READ_REMEDY
         ) from None
     return memory
+
+
+def _in_memory() -> sqlite3.Connection:
+    return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+
+
+def _read_only(path: Path, more: str = "") -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{_quoted(path)}?mode=ro{more}", uri=True, timeout=_BUSY_SECONDS)
+
+
+def _backup(source: sqlite3.Connection, target: sqlite3.Connection) -> None:
+    """A whole copy; a locked file is an error here, where SQLite's module would wait for ever."""
+
+    def progress(status: int, remaining: int, total: int) -> None:
+        if status in (_BUSY, _LOCKED):
+            raise sqlite3.OperationalError("database is locked")
+
+    source.backup(target, progress=progress, sleep=_BUSY_SECONDS)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _quoted(path: Path) -> str:

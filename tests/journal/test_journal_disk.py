@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import JournalError
-from agent.journal import SCHEMA_VERSION, Journal
+from agent.journal import SCHEMA_VERSION, Journal, store
 from agent.journal.schema import migrate
 from tests.journal.builders import TestClock, action, incident
 
@@ -84,6 +86,106 @@ def test_a_disk_that_is_full_from_the_start_does_not_stop_the_watcher(tmp_path: 
     journal.close()
     with Journal.open(tmp_path, clock) as journal:
         assert len(journal.incidents()) == 3
+
+
+def test_a_full_disk_at_the_start_hides_nothing_and_overwrites_nothing(tmp_path: Path) -> None:
+    clock = TestClock()
+    with Journal.open(tmp_path, clock) as journal:
+        fill(journal, range(5))
+        assert journal.claim("old")
+        journal.outbox.enqueue("slack", "old", "i-0", b"")
+        journal.append_event("old", None, {})
+    with full_disk(0):
+        journal = Journal.open(tmp_path, clock)
+        assert not journal.healthy and len(journal.incidents()) == 5
+        assert not journal.claim("old") and journal.claim("new")
+        fill(journal, range(5, 8))
+        journal.outbox.enqueue("slack", "new", "i-7", b"")
+        journal.outbox.mark_sent(journal.outbox.pending("slack")[0], "ts")
+    clock.advance(10)
+    journal.append_event("new", None, {})
+    assert journal.healthy
+    journal.close()
+    with Journal.open(tmp_path, clock) as journal:
+        assert len(journal.incidents()) == 8 and not journal.claim("old") and not journal.claim("new")
+        assert [one.key for one in journal.outbox.pending("slack")] == ["new"]
+        assert [one.kind for one in journal.events()] == ["old", "new"]
+
+
+def test_a_file_that_somebody_else_locks_is_waited_for_without_blocking(tmp_path: Path) -> None:
+    clock = TestClock()
+    with Journal.open(tmp_path, clock) as journal:
+        journal.kv_set("k", "1")
+        other = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("INSERT INTO kv VALUES ('other', 'x')")
+        begin = time.monotonic()
+        journal.kv_set("k", "2")
+        clock.advance(10)
+        journal.kv_set("j", "3")
+        assert time.monotonic() - begin < 5
+        assert not journal.healthy and "locked" in str(journal.last_error)
+        assert (journal.kv_get("k"), journal.kv_get("j")) == ("2", "3")
+        other.execute("COMMIT")
+        other.close()
+        clock.advance(10)
+        assert journal.retry()
+        assert [journal.kv_get(key) for key in ("k", "j", "other")] == ["2", "3", "x"]
+
+
+def test_a_folder_that_was_removed_is_made_again_with_everything(tmp_path: Path) -> None:
+    clock = TestClock()
+    folder = tmp_path / "state"
+    with Journal.open(folder, clock) as journal:
+        fill(journal, range(5))
+        shutil.rmtree(folder)
+        journal.save_incident(incident("i-after"))
+        assert not journal.healthy and len(journal.incidents()) == 6
+        clock.advance(10)
+        assert journal.retry()
+        assert len(Journal.read(folder).incidents()) == 6
+        shutil.rmtree(folder)
+        folder.write_text("in the way")
+        journal.claim("c")
+        clock.advance(10)
+        assert not journal.retry() and journal.last_error
+        folder.unlink()
+        clock.advance(10)
+        assert journal.retry() and not journal.claim("c")
+
+
+def test_writes_kept_in_memory_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MAX_HELD_WRITES", 3)
+    clock = TestClock()
+    with Journal.open(tmp_path, clock) as journal:
+        with full_disk(4096):
+            journal.save_incident(incident("i-1", summary="x" * 9000))
+            for number in range(5):
+                journal.save_action(action(f"a-{number}", "i-1"))
+            assert len(journal.incidents()[0].actions) == 5
+        clock.advance(10)
+        assert journal.retry()  # what was dropped is missed, what was kept does not fail because of it
+        journal.claim("later")
+        assert journal.healthy
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to become another user")
+def test_a_reader_without_permission_is_told_so(tmp_path: Path) -> None:
+    Journal.open(tmp_path).close()
+    tmp_path.chmod(0o700)
+    script = (
+        "import os, sys; from pathlib import Path; from agent.journal import Journal\n"
+        "from agent.errors import JournalError\n"
+        "os.setgid(65534); os.setuid(65534)\n"
+        "for opening in (Journal.read, Journal.open):\n"
+        "    try: opening(Path(sys.argv[1]))\n"
+        "    except JournalError as error: print(error)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
+    assert "cannot be read: Permission denied" in run.stdout, run.stderr
+    assert "cannot be written: Permission denied" in run.stdout and "Traceback" not in run.stderr
 
 
 def test_closing_writes_back_what_is_held(tmp_path: Path) -> None:
