@@ -185,7 +185,9 @@ class ApiServer:
         if task is not None:
             self.connections.add(task)
             task.add_done_callback(self.connections.discard)
-        await serve_connection(reader, writer, self.app.handle, self.app.access)
+        # asyncio would print a traceback for a connection that the shutdown cancels; uvicorn prints none.
+        with contextlib.suppress(asyncio.CancelledError):
+            await serve_connection(reader, writer, self.app.handle, self.app.access)
 
     # --- the engine
 
