@@ -233,7 +233,15 @@ def send(record: Record, agent: Supervised, name: str, shape: Shape) -> int:
 
 
 def serving(agent: Supervised, seconds: float) -> None:
-    agent.wait(seconds, "serving", lambda: agent.health() and agent.state() == "serving")
+    """Wait until it serves; an incident that the agent gave up ends the wait at once, device time is dear."""
+
+    def check() -> bool:
+        for incident in agent.incidents():
+            if incident["state"] == "unresolved":
+                raise Waited(f"the agent gave up {incident['id']}: {incident.get('note')}\n{agent.picture()}")
+        return agent.health() and agent.state() == "serving"
+
+    agent.wait(seconds, "serving", check)
 
 
 def until_answered(record: Record, agent: Supervised, rounds: int = 4) -> None:
