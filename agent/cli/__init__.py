@@ -17,7 +17,11 @@ from agent.errors import AgentError
 # command -> (module, attribute, one line of help); the help stands here so that --help imports nothing.
 COMMANDS = {
     "run": ("agent.cli.run", "run", "Start a server under the launcher, with the watcher beside it."),
-    "watch": ("agent.cli.watch", "watch", "Watch a server: by its launcher's run-dir, or by URL and log files."),
+    "watch": (
+        "agent.cli.watch",
+        "watch",
+        "Watch a server: by its launcher's run-dir, or by URL and log files.",
+    ),
     "diagnose": ("agent.cli.diagnose", "diagnose", "Name the cause in a log."),
     "incidents": ("agent.cli.incidents", "incidents", "List incidents."),
     "incident": ("agent.cli.incidents", "incident", "Show one incident with its evidence and actions."),

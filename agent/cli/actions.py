@@ -64,9 +64,7 @@ def breaker_reset(server: str | None, api: str, run_dir: Path | None) -> None:
     """Close the breaker of SERVER (default: of all servers), so that the agent acts again."""
     client = _client(api, run_dir)
     try:
-        answer = msgspec.json.decode(
-            client.post("/api/v1/breaker/reset", {"actor": actor(), "server": server})
-        )
+        answer = msgspec.json.decode(client.post("/api/v1/breaker/reset", {"actor": actor(), "server": server}))
     except NoWatcher as error:
         _reset_launcher(find_run_dir(run_dir, os.environ), error)
         return

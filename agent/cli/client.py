@@ -133,9 +133,9 @@ def api_option(function: F) -> F:
 
 def run_dir_option(function: F) -> F:
     """``--run-dir``, whose token allows writing."""
-    return click.option(
-        "--run-dir", type=click.Path(path_type=Path), help="The launcher's run-dir (for its token)."
-    )(function)
+    return click.option("--run-dir", type=click.Path(path_type=Path), help="The launcher's run-dir (for its token).")(
+        function
+    )
 
 
 def output_option(function: F) -> F:

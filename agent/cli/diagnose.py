@@ -29,9 +29,7 @@ def _one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
 
 
 @click.command()
-@click.option(
-    "--log", "logs", multiple=True, metavar="FILE", help="A log file, gzip or not; - is stdin. Repeatable."
-)
+@click.option("--log", "logs", multiple=True, metavar="FILE", help="A log file, gzip or not; - is stdin. Repeatable.")
 @click.option("--output", default="text", metavar="|".join(OUTPUTS), help="Default text.")
 @click.option(
     "--fail-on",

@@ -28,13 +28,9 @@ def _state_dir_option() -> Path:
 
 @click.command()
 @api_option
-@click.option(
-    "--state-dir", type=click.Path(path_type=Path), help="The journal to read when no watcher answers."
-)
+@click.option("--state-dir", type=click.Path(path_type=Path), help="The journal to read when no watcher answers.")
 @click.option("--state", type=click.Choice(_STATES), help="Only incidents in this state.")
-@click.option(
-    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many, newest first."
-)
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many, newest first.")
 @output_option
 def incidents(api: str, state_dir: Path | None, state: str | None, limit: int, output: str) -> None:
     """List incidents, newest first."""
@@ -55,9 +51,7 @@ def incidents(api: str, state_dir: Path | None, state: str | None, limit: int, o
 @click.command()
 @click.argument("incident_id", metavar="ID")
 @api_option
-@click.option(
-    "--state-dir", type=click.Path(path_type=Path), help="The journal to read when no watcher answers."
-)
+@click.option("--state-dir", type=click.Path(path_type=Path), help="The journal to read when no watcher answers.")
 @output_option
 def incident(incident_id: str, api: str, state_dir: Path | None, output: str) -> None:
     """Show one incident: cause, evidence, what was done, what to do next."""

@@ -114,9 +114,7 @@ def _verbs() -> Schema:
     }
     arguments: dict[str, Schema] = {
         "status": _object({}),
-        "restart": _object(
-            {"reason": _TEXT, "incident": _TEXT_OR_NULL, "verify_memory": {"type": "boolean"}}, ()
-        ),
+        "restart": _object({"reason": _TEXT, "incident": _TEXT_OR_NULL, "verify_memory": {"type": "boolean"}}, ()),
         "stop": _object({"reason": _TEXT, "timeout": seconds}, ()),
         "drain": _object({"timeout": seconds}, ()),
         "set-overrides": _object(_change(), ()),
@@ -139,9 +137,7 @@ def _verbs() -> Schema:
         for verb, schema in arguments.items()
     ]
     error = _object({"code": _TEXT, "message": _TEXT, "remedy": _TEXT_OR_NULL})
-    chunk = _object(
-        {"offset": count, "data": {"type": "string", "contentEncoding": "base64"}, "dropped": count}
-    )
+    chunk = _object({"offset": count, "data": {"type": "string", "contentEncoding": "base64"}, "dropped": count})
     event: Schema = {
         "type": "object",
         "properties": {"seq": count, "at": _TIME, "at_monotonic": {"type": "number"}, "kind": _TEXT},

@@ -17,9 +17,7 @@ _SUFFIX = ".schema.json"
 def schema(name: str | None) -> None:
     """Print the JSON Schema NAME; without NAME, list the names."""
     folder = resources.files("agent") / "schemas"
-    names = sorted(
-        entry.name.removesuffix(_SUFFIX) for entry in folder.iterdir() if entry.name.endswith(_SUFFIX)
-    )
+    names = sorted(entry.name.removesuffix(_SUFFIX) for entry in folder.iterdir() if entry.name.endswith(_SUFFIX))
     if name is None:
         click.echo("\n".join(names))
         return

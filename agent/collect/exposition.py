@@ -14,7 +14,7 @@ import msgspec
 
 
 class Families(msgspec.Struct, frozen=True, kw_only=True):
-    """``sums`` maps family to the sum of its samples (NaN samples left out); ``vllm`` tells whether any vllm:* is there."""
+    """``sums`` maps family to the sum of its samples (NaN samples left out); ``vllm`` tells if any vllm:* was seen."""
 
     sums: dict[str, float]
     vllm: bool

@@ -184,7 +184,8 @@ class VllmClient:
                 await _bounded(response, REQUEST_LIMIT)
                 took = self._clock.monotonic() - began
                 answer = Answer(
-                    answered=response.status == 200, detail=f"{path} answered {response.status} in {took:.2f} s"
+                    answered=response.status == 200,
+                    detail=f"{path} answered {response.status} in {took:.2f} s",
                 )
                 return answer, response.status not in (400, 404, 405, 422, 501)
         except asyncio.TimeoutError:
@@ -221,7 +222,10 @@ def _proof_requests(model: str) -> tuple[tuple[str, Mapping[str, object]], ...]:
     """Generation first; embedding and pooling servers have no completions."""
     return (
         ("/v1/completions", {"model": model, "prompt": "1", "max_tokens": 1, "temperature": 0}),
-        ("/v1/chat/completions", {"model": model, "messages": [{"role": "user", "content": "1"}], "max_tokens": 1}),
+        (
+            "/v1/chat/completions",
+            {"model": model, "messages": [{"role": "user", "content": "1"}], "max_tokens": 1},
+        ),
         ("/v1/embeddings", {"model": model, "input": "1"}),
         ("/pooling", {"model": model, "input": "1"}),
     )

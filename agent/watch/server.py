@@ -226,8 +226,10 @@ class ServerWatch:
 
     def _down(self) -> bool:
         """Nothing listens: the launcher said that the process has ended."""
-        return self.source.hands is not None and self.evidence.state() in (State.DEAD, State.STOPPED) and (
-            self.evidence.exit is not None and self.evidence.ended()
+        return (
+            self.source.hands is not None
+            and self.evidence.state() in (State.DEAD, State.STOPPED)
+            and (self.evidence.exit is not None and self.evidence.ended())
         )
 
     async def _after_fatal_line(self) -> None:

@@ -124,9 +124,7 @@ class Watcher:
         self._narrator = Narrator(out, clock)
         self._metrics = AgentMetrics(clock)
         self._guard = Guard(journal, clock, Policy.from_settings(settings))
-        self._dispatcher = Dispatcher(
-            journal, build_notifiers(settings), clock, observe=self._metrics.notification
-        )
+        self._dispatcher = Dispatcher(journal, build_notifiers(settings), clock, observe=self._metrics.notification)
         report = Report(self._narrator, self._metrics, self._dispatcher)
         world = World(
             current=self._current,

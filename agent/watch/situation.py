@@ -21,9 +21,7 @@ from agent.watch.evidence import ServerEvidence
 class SituationReader:
     """Reads the situation of one server; ``hands`` None means attached only."""
 
-    def __init__(
-        self, evidence: ServerEvidence, hands: Hands | None, modes: Callable[[], Mapping[str, Mode]]
-    ) -> None:
+    def __init__(self, evidence: ServerEvidence, hands: Hands | None, modes: Callable[[], Mapping[str, Mode]]) -> None:
         self._evidence = evidence
         self._hands = hands
         self._modes = modes

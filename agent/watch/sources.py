@@ -145,7 +145,10 @@ class LauncherSide:
         if url and (evidence.client is None or evidence.client.url != url):
             await self.close()
             target = Target(
-                url=str(url), api_key=self._spec.api_key, tls_ca=self._spec.tls_ca, tls_verify=bool(self._spec.url)
+                url=str(url),
+                api_key=self._spec.api_key,
+                tls_ca=self._spec.tls_ca,
+                tls_verify=bool(self._spec.url),
             )
             evidence.client = await VllmClient(target, self._world.clock).__aenter__()
         evidence.saw_child(CHILDREN.get(str(status.get("state"))))

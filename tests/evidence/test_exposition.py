@@ -33,7 +33,8 @@ def test_label_values_with_braces_spaces_and_hashes_do_not_confuse() -> None:
 
 
 def test_nan_is_left_out_and_broken_lines_are_passed_over() -> None:
-    body = b"vllm:num_requests_running NaN\nvllm:num_requests_running{\nvllm:num_requests_running x\nhttp_requests_total 1\n"
+    running = b"vllm:num_requests_running"
+    body = running + b" NaN\n" + running + b"{\n" + running + b" x\nhttp_requests_total 1\n"
     assert family_sums(body, WANTED).sums == {"http_requests_total": 1.0}
 
 

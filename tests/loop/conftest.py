@@ -35,7 +35,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
         def begin(*flags: str, settings: dict[str, Any] | None = None, **options: Any) -> Supervised:
             port = free_port()
             agent = Supervised(
-                tmp_path / "server", stand_in(port, *flags), port, settings={**PATIENT, **(settings or {})}, **options
+                tmp_path / "server",
+                stand_in(port, *flags),
+                port,
+                settings={**PATIENT, **(settings or {})},
+                **options,
             )
             return stack.enter_context(agent)
 

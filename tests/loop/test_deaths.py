@@ -75,7 +75,11 @@ def test_a_server_stopped_from_outside_is_started_again_without_an_incident(star
 
 def test_a_fault_that_never_holds_opens_the_breaker_and_a_person_closes_it(start: Start) -> None:
     agent = start(
-        "--max-num-seqs", "2", "--fault", "oom-above=0", settings={"breaker": {"failures": 2, "window_seconds": 900}}
+        "--max-num-seqs",
+        "2",
+        "--fault",
+        "oom-above=0",
+        settings={"breaker": {"failures": 2, "window_seconds": 900}},
     )
     serving(agent)
 

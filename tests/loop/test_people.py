@@ -99,7 +99,9 @@ def test_a_wrong_port_is_unknown_with_a_reason_and_never_a_traceback(tmp_path: P
     look = Supervised(tmp_path, [], 9, listen=listen)
     try:
         status = wait_until(
-            20, "a reason", lambda: (s := look.status()) and s["state"] == "unknown" and "refused" in s["reason"] and s
+            20,
+            "a reason",
+            lambda: (s := look.status()) and s["state"] == "unknown" and "refused" in s["reason"] and s,
         )
         assert any(one["check"] == "vllm metrics" for one in status["not_measured"])
     finally:
