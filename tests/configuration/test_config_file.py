@@ -59,9 +59,10 @@ def test_no_file_gives_every_default() -> None:
     assert (config.budget.actions, config.breaker.failures, config.verify.serving_seconds) == (3, 3, 900)
 
 
-def test_the_default_table_changes_the_api_only_by_approval() -> None:
+def test_what_changes_the_api_the_outputs_or_the_neighbours_asks_a_person() -> None:
     modes = default_modes()
-    assert modes.pop("kv-fit-length") is Mode.APPROVE
+    asked = {modes.pop(name) for name in ("kv-fit-length", "enforce-eager", "kv-raise-utilization")}
+    assert asked == {Mode.APPROVE}
     assert set(modes.values()) == {Mode.AUTO}
 
 
