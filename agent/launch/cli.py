@@ -10,7 +10,9 @@ import argparse
 import json
 import os
 import shutil
+import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -97,11 +99,12 @@ def parse(argv: Sequence[str]) -> Settings:
                 f"--{name.replace('_', '-')} {value:g} is no duration", remedy="use 0 to 86400 seconds"
             )
     stop_timeout = options.stop_timeout
+    address = server_address(command)
     return Settings(
         argv=tuple(command),
         env=env,
         run_dir=Path(options.run_dir).absolute() if options.run_dir else default_run_dir().absolute(),
-        address=server_address(command),
+        address=replace(address, host=_numeric(address.host)),
         probe=_probe(options.probe),
         probe_required=options.probe is not None,
         stop_timeout=default_stop_timeout(tuple(command)) if stop_timeout is None else stop_timeout,
@@ -123,7 +126,7 @@ def _probe(text: str | None) -> tuple[str, int] | None:
         raise UsageError(
             f"--probe {text!r} is no address", remedy="use HOST:PORT, as in 0.0.0.0:9912, or off"
         )
-    return host.strip("[]") or "0.0.0.0", int(port)
+    return _numeric(host.strip("[]") or "0.0.0.0"), int(port)
 
 
 def _watcher(text: str | None) -> tuple[str, ...]:
@@ -138,10 +141,28 @@ def _watcher(text: str | None) -> tuple[str, ...]:
     return tuple(words)
 
 
+def _fill_standard_descriptors() -> None:
+    """A caller may have closed 0, 1 or 2; the next file that is opened must not become our stdout."""
+    descriptor = os.open(os.devnull, os.O_RDWR)
+    while descriptor <= 2:
+        descriptor = os.dup(descriptor)
+    os.close(descriptor)
+
+
+def _numeric(host: str) -> str:
+    """An address instead of a name, looked up once: asyncio would use a thread for it at every connection."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return host
+    return str(found[0][4][0])
+
+
 def main(argv: Sequence[str]) -> int:
     """``agent launch ARGV``; prints errors with their remedy, never a traceback for what a person can
     mend.
     """
+    _fill_standard_descriptors()
     try:
         return run(parse(argv))
     except AgentError as error:

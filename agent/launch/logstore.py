@@ -11,6 +11,7 @@ Files are named by the offset of their first byte, so a gap needs no index.
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,7 +57,8 @@ class LogStore:
         self._report = report
         self._file_bytes = file_bytes
         self._file_count = file_count
-        self._ring = bytearray(ring_bytes)
+        # An anonymous mapping takes memory page by page as it fills; a bytearray would take all of it now.
+        self._ring = mmap.mmap(-1, ring_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._files = self._existing()
         self.end = max((start + size for start, _, size in self._files), default=0)
         self._ring_start = self.end

@@ -91,6 +91,7 @@ class Supervisor:
         self._intent: Intent | None = None
         self._in_a_row = 0
         self._pending = False
+        self._deciding = False
         self._usage_with_flags = False
         self._bell = Bell()
         self._tasks: set[asyncio.Task[object]] = set()
@@ -151,8 +152,12 @@ class Supervisor:
         """The watcher decides about the newest exit. Raises LauncherError where that is not what is
         pending.
         """
-        if self.life is not None and self.life.alive:
-            raise LauncherError("the server runs: there is no exit to hold", code="nothing-to-hold")
+        if not self._deciding:
+            raise LauncherError(
+                "no exit waits for a decision: the server runs, or its start is under way",
+                code="nothing-to-hold",
+                remedy="hold right after the exit event",
+            )
         if exit_seq != self.counters.exit_seq:
             raise LauncherError(
                 f"exit {exit_seq} is not the newest, {self.counters.exit_seq} is",
@@ -239,10 +244,12 @@ class Supervisor:
             await self._p.cleanup.finish()
             if verify:
                 await self._wait_for_memory()
+        await self._load_overrides()
         if self._intent is not None and self._intent.leave:
             return 0
+        # Nothing is awaited from here to the start, so a stop cannot fall in between.
         self._intent = None
-        await self._start(first)
+        self._start(first)
         assert self.life is not None
         exit_code = await self.life.ended
         return await self._after_exit(exit_code)
@@ -258,9 +265,8 @@ class Supervisor:
         if note:
             self.notice(note)
 
-    async def _start(self, first: bool) -> None:
+    def _start(self, first: bool) -> None:
         p = self._p
-        await self._load_overrides()
         argv, env = list(p.settings.argv), dict(p.settings.env)
         if self.applied is not None:
             argv, env = self.applied.apply_argv(argv), self.applied.apply_env(env)
@@ -372,8 +378,13 @@ class Supervisor:
 
     async def _wait_for_word(self, exited: float, kind: ExitKind) -> int | None:
         """Wait for the watcher, the backoff, a thaw or a reset. None = start, a number = leave with it."""
-        deadline = exited + policy.own_delay(kind, self._in_a_row)
-        self._pending = True
+        self._pending = self._deciding = True
+        try:
+            return await self._decided(exited + policy.own_delay(kind, self._in_a_row), kind)
+        finally:
+            self._deciding = False
+
+    async def _decided(self, deadline: float, kind: ExitKind) -> int | None:
         while True:
             if self._intent is not None:
                 return 0 if self._intent.leave else None

@@ -7,7 +7,7 @@ verb is a function below.
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 
 from agent import __version__
 from agent.errors import LauncherError
@@ -249,7 +249,7 @@ class Verbs:
         self._s.reset()
         return {"breaker_open": False}
 
-    async def events(self, args: Args) -> AsyncIterator[Document]:
+    async def events(self, args: Args) -> AsyncGenerator[Document, None]:
         """``{after?}``: the events after that number, then each as it happens."""
         after = Reader(args, "after").integer("after", 0)
         events = self._p.events
@@ -268,7 +268,7 @@ class Verbs:
         finally:
             self._s.listeners -= 1
 
-    async def log(self, args: Args) -> AsyncIterator[Document]:
+    async def log(self, args: Args) -> AsyncGenerator[Document, None]:
         """``{after?}``: the log from that offset (default: the oldest kept byte), then live."""
         log = self._p.log
         offset = min(Reader(args, "after").integer("after", log.start), log.end)

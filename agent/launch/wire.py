@@ -17,7 +17,7 @@ import json
 import os
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from agent.errors import AgentError, LauncherError
@@ -30,7 +30,7 @@ FIRST_LINE_SECONDS = 30.0
 
 Args = Mapping[str, object]
 Call = Callable[[Args], Awaitable[dict[str, object]]]
-Stream = Callable[[Args], AsyncIterator[dict[str, object]]]
+Stream = Callable[[Args], AsyncGenerator[dict[str, object], None]]
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ class ControlServer:
             await asyncio.gather(sending, gone, return_exceptions=True)
 
     async def _send_all(self, request: Request, writer: asyncio.StreamWriter) -> None:
-        items = self._streams[request.verb](request.args)
-        async for item in items:
-            writer.write(encode({"v": VERSION, "id": request.id, **item}))
-            await writer.drain()
+        async with contextlib.aclosing(self._streams[request.verb](request.args)) as items:
+            async for item in items:
+                writer.write(encode({"v": VERSION, "id": request.id, **item}))
+                await writer.drain()

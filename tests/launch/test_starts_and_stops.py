@@ -120,3 +120,37 @@ async def test_the_child_gets_the_run_dir_and_default_signals(launch: Factory) -
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     ignored = next(line for line in lines if line.startswith("SigIgn"))
     assert not int(ignored.split()[1], 16) & (1 << (signal.SIGHUP - 1))
+
+
+async def test_a_stop_right_after_the_start_is_not_lost(launch: Factory, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    (run_dir / "overrides.json").write_text("{}")  # so that the start first looks around
+    launched = launch(run_dir=run_dir)
+    await launched.up()
+    launched.process.send_signal(signal.SIGTERM)
+    assert await launched.ended() == 0
+
+
+def test_closed_standard_descriptors_do_no_harm(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    launch = f"{sys.executable} -m agent.launch --run-dir {run_dir} --probe off"
+    script = f"{launch} -- sh -c 'echo text; exit 2' <&- >&- 2>&-"
+    done = subprocess.run(["sh", "-c", script], timeout=30)
+    assert done.returncode == 2
+    assert "text" not in (run_dir / "lock").read_text()
+
+
+def test_as_pid_1_it_reaps_and_ends_what_it_adopted(tmp_path: Path) -> None:
+    """In a PID namespace of its own, as in a container."""
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*unshare, "true"], capture_output=True).returncode != 0:
+        pytest.skip("PID namespaces are not allowed here")
+    server = "(sleep 0.1 &) ; (sleep 60 &) ; sleep 1; cat /proc/[0-9]*/stat; exit 2"
+    launch = [sys.executable, "-m", "agent.launch", "--run-dir", str(tmp_path / "run"), "--probe", "off"]
+    argv = [*unshare, *launch, "--", "sh", "-c", server]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=40)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "(sleep) S 1 " in done.stdout, "the long one was adopted"
+    assert ") Z " not in done.stdout, "the short one was reaped"
