@@ -119,7 +119,9 @@ class Start:
                 self._frame(slot, line, where, sequence)
             if slot.unless:
                 self.unless.add(slot.pattern)
-            if slot.candidates and (signal := self._anchor(slot, line, where, sequence)):
+            # Several patterns may know one line: it is still one signal.
+            signal = self._anchor(slot, line, where, sequence) if slot.candidates else None
+            if signal and all((s.fault, s.role) != (signal.fault, signal.role) for s in signals):
                 signals.append(signal)
             if slot.exception:
                 self._exception(line, where, anchored=any(s.candidates for s in slots))

@@ -14,8 +14,8 @@ READY = "(APIServer pid=1) INFO:     Application startup complete."
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 MiB. GPU 0 has a total capacity "
     "of 139.80 GiB of which 887.12 MiB is free. Including non-PyTorch memory, this process has 138.92 GiB "
-    "memory in use. Of the allocated memory 136.40 GiB is allocated by PyTorch, and 1.76 GiB is reserved by PyTorch "
-    "but unallocated. If reserved but unallocated memory is large try setting "
+    "memory in use. Of the allocated memory 136.40 GiB is allocated by PyTorch, and 1.76 GiB is reserved by "
+    "PyTorch but unallocated. If reserved but unallocated memory is large try setting "
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
 )
 OCCUPIED = (
