@@ -135,7 +135,7 @@ class Watcher:
             self._story.say(f"action {name}: {action['state']}{outcome}")
 
 
-def stand_in(folder: Path, port: int) -> tuple[list[str], dict[str, str]]:
+def stand_in(folder: Path, port: int, fits: int) -> tuple[list[str], dict[str, str]]:
     """Command and environment of the stand-in, with a card that its own ``nvidia-smi`` shows."""
     tools = folder / "bin"
     tools.mkdir(parents=True)
@@ -145,7 +145,7 @@ def stand_in(folder: Path, port: int) -> tuple[list[str], dict[str, str]]:
     smi.chmod(0o755)
     command = [sys.executable, "-m", "agent", "sim", "tiny", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--served-model-name", vllm_cpu.MODEL_NAME, "--max-num-seqs", str(BATCH)]
-    command += ["--sim-smi", str(card), "--fault", f"oom-above={FITS}"]
+    command += ["--sim-smi", str(card), "--fault", f"oom-above={fits}"]
     environment = {
         "PATH": f"{tools}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "PYTHONPATH": str(ROOT),
@@ -154,11 +154,11 @@ def stand_in(folder: Path, port: int) -> tuple[list[str], dict[str, str]]:
     return command, environment
 
 
-def real_vllm(port: int) -> tuple[list[str], dict[str, str]]:
+def real_vllm(port: int, fits: int) -> tuple[list[str], dict[str, str]]:
     """Command and environment of the real vLLM on CPU; raises SystemExit where it is not installed."""
     if not vllm_cpu.installed():
         raise SystemExit("demo: the real vLLM is not installed\n  remedy: make vllm")
-    return vllm_cpu.serve_command(port, "--max-num-seqs", str(BATCH)), vllm_cpu.environment(oom_above=FITS)
+    return vllm_cpu.serve_command(port, "--max-num-seqs", str(BATCH)), vllm_cpu.environment(oom_above=fits)
 
 
 def burst(story: Story, agent: Supervised, number: int) -> Outcomes:
@@ -195,9 +195,7 @@ def check_verified(agent: Supervised) -> list[str]:
     """What is missing for a verified repair; empty where nothing is."""
     found = [i for i in agent.incidents() if i["class"] == "oom-serving"]
     missing = [] if found else ["no incident of the class oom-serving"]
-    missing += [
-        f"incident {i['id']} is {i['state']}, not resolved" for i in found if i["state"] != "resolved"
-    ]
+    missing += [f"incident {i['id']} is {i['state']}, not resolved" for i in found if i["state"] != "resolved"]
     actions = [a for i in found for a in i["actions"] if a["state"] == "verified"]
     if not any("--max-num-seqs" in json.dumps(a["delta"]) for a in actions):
         missing.append("no verified action that makes the batch smaller")
@@ -213,14 +211,12 @@ def play(story: Story, agent: Supervised, start_seconds: float) -> None:
     agent.wait(90, "the agent's own proof", lambda: not check_verified(agent))
 
 
-def run(engine: str, folder: Path) -> int:
+def run(engine: str, folder: Path, fits: int) -> int:
     story = Story()
     port = free_port()
-    command, environment = stand_in(folder, port) if engine == "sim" else real_vllm(port)
+    command, environment = stand_in(folder, port, fits) if engine == "sim" else real_vllm(port, fits)
     shown = "agent sim" if engine == "sim" else f"vllm {vllm_cpu.VERSION} (CPU)"
-    story.say(
-        f"start: agent run -- {shown} --max-num-seqs {BATCH}; it runs out of memory above {FITS} sequences"
-    )
+    story.say(f"start: agent run -- {shown} --max-num-seqs {BATCH}; it runs out of memory above {fits} sequences")
     agent = Supervised(folder, command, port, environment=environment, settings=SETTINGS)
     start_seconds = 60.0 if engine == "sim" else 180.0
     try:
@@ -240,13 +236,14 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="demo", description="the closed loop, shown")
     parser.add_argument("--engine", choices=("sim", "vllm"), default="sim")
     parser.add_argument("--keep", type=Path, help="a new folder for logs and state (default: temporary)")
+    parser.add_argument("--oom-above", type=int, default=FITS, help="sequences that fit (default %(default)s)")
     options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if options.keep:
         options.keep.mkdir(parents=True)
-        return run(options.engine, options.keep.resolve())
+        return run(options.engine, options.keep.resolve(), options.oom_above)
     with tempfile.TemporaryDirectory(prefix="vllm-agent-demo-") as folder:
-        return run(options.engine, Path(folder))
+        return run(options.engine, Path(folder), options.oom_above)
 
 
 if __name__ == "__main__":
