@@ -10,7 +10,7 @@ can repeat a message.
 from __future__ import annotations
 
 import sqlite3
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from agent.journal.records import Delivery
 from agent.journal.store import Store
@@ -29,19 +29,35 @@ class Outbox:
         self._store = store
         self._clock = clock
 
-    def enqueue(self, notifier: str, key: str, topic: str, payload: bytes, *, supersede: bool = True) -> bool:
-        """Queue a message once; False when this key was queued before, whatever became of it."""
-        now = rfc3339(self._clock.now())
+    def enqueue(
+        self,
+        notifier: str,
+        key: str,
+        topic: str,
+        payload: bytes,
+        *,
+        supersede: bool = True,
+        delay_seconds: float = 0.0,
+    ) -> bool:
+        """Queue a message once, due after ``delay_seconds``.
+
+        False when this key was queued before, whatever became of it; while it is unsent it takes the new payload.
+        """
+        now = self._clock.now()
+        created, due = rfc3339(now), rfc3339(now + timedelta(seconds=delay_seconds))
 
         def work(db: sqlite3.Connection) -> bool:
-            row = (notifier, key, topic, payload, now, now)
             added = db.execute(
                 "INSERT OR IGNORE INTO outbox"
                 " (notifier, key, topic, payload, state, created_at, attempts, next_at)"
                 " VALUES (?, ?, ?, ?, 'pending', ?, 0, ?)",
-                row,
+                (notifier, key, topic, payload, created, due),
             )
             if added.rowcount != 1:
+                db.execute(
+                    "UPDATE outbox SET payload = ? WHERE notifier = ? AND key = ? AND state = 'pending'",
+                    (payload, notifier, key),
+                )
                 return False
             if supersede:
                 db.execute(

@@ -57,7 +57,8 @@ class Dispatcher:
             phase = lane.notifier.phase(incident)
             if phase is not None:
                 topic, key = phase
-                if self._journal.outbox.enqueue(lane.notifier.name, key, topic, payload):
+                delay = lane.notifier.settle_seconds
+                if self._journal.outbox.enqueue(lane.notifier.name, key, topic, payload, delay_seconds=delay):
                     lane.wake.set()
 
     async def run(self) -> None:

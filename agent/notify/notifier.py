@@ -17,6 +17,11 @@ class Notifier(Protocol):
         """Label of metrics and key of the outbox; never changes."""
         ...
 
+    @property
+    def settle_seconds(self) -> float:
+        """How long a new message waits for a better word, for receivers that cannot edit."""
+        ...
+
     def phase(self, incident: Incident) -> tuple[str, str] | None:
         """``(topic, key)`` of the message this incident deserves now, None for none.
 

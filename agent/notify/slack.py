@@ -15,7 +15,7 @@ import aiohttp
 
 from agent.config import Secret
 from agent.errors import NotifyError
-from agent.model import Incident, IncidentState
+from agent.model import Incident
 from agent.notify.message import render
 
 TIMEOUT_SECONDS = 10
@@ -31,6 +31,7 @@ class SlackBot:
     """chat.postMessage, then chat.update; needs the channel's id."""
 
     name = "slack"
+    settle_seconds = 0.0
 
     def __init__(
         self, token: Secret, channel_id: str, api_url: str | None = None, runbook_base_url: str | None = None
@@ -84,6 +85,9 @@ class SlackWebhook:
     """An incoming webhook: cannot edit, so it says the beginning and the end."""
 
     name = "slack-webhook"
+    settle_seconds = (
+        1.0  # the first word of an incident is often "the server died", its cause follows at once
+    )
 
     def __init__(self, url: Secret, runbook_base_url: str | None = None) -> None:
         from slack_sdk.webhook.async_client import AsyncWebhookClient
@@ -93,13 +97,7 @@ class SlackWebhook:
 
     def phase(self, incident: Incident) -> tuple[str, str] | None:
         """Once at open, once at each end; both are topics of their own, so neither replaces the other."""
-        if not incident.state.closed:
-            key = f"{incident.id}:open"
-            return key, key
-        if incident.state is IncidentState.RESOLVED:
-            key = f"{incident.id}:resolved"
-        else:
-            key = f"{incident.id}:unresolved"
+        key = f"{incident.id}:{incident.state.value if incident.state.closed else 'open'}"
         return key, key
 
     async def deliver(self, incident: Incident, ref: str | None) -> str | None:

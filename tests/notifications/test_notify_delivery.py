@@ -148,6 +148,18 @@ async def test_a_webhook_says_the_beginning_and_the_end(hook: Desk, slack: Slack
     assert len(slack.hooked) == 2
 
 
+async def test_a_webhook_begins_with_the_cause_and_not_with_the_first_guess(
+    hook: Desk, slack: SlackStandIn
+) -> None:
+    hook.dispatcher.publish(incident("i-1", fault="engine-dead", summary="the log is being read"))
+    await hook.settle(10)
+    hook.dispatcher.publish(incident("i-1", fault="oom-serving"))
+    await hook.until(lambda: hook.idle)
+    hook.dispatcher.publish(incident("i-1", fault="engine-dead"))
+    await hook.pass_time(5)
+    assert [message["text"].split(".")[0] for message in slack.hooked] == ["open: oom-serving on chat"]
+
+
 async def test_a_webhook_that_was_down_says_both_in_order(hook: Desk, slack: SlackStandIn) -> None:
     slack.mode = "down"
     hook.dispatcher.publish(incident("i-1", IncidentState.OPEN))
