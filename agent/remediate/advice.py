@@ -84,21 +84,14 @@ def _no_pool(cause: Cause, situation: Situation) -> tuple[str, ...]:
 
 
 def _small_pool(cause: Cause, situation: Situation) -> tuple[str, ...]:
-    more = (
-        "VLLM_CPU_KVCACHE_SPACE"
-        if on_cpu(situation)
-        else "--gpu-memory-utilization or --tensor-parallel-size"
-    )
+    more = "VLLM_CPU_KVCACHE_SPACE" if on_cpu(situation) else "--gpu-memory-utilization or --tensor-parallel-size"
     return (f"Lower --max-model-len to the length that vLLM prints, or raise {more}.", *_own(cause))
 
 
 def _assembler(cause: Cause, situation: Situation) -> tuple[str, ...]:
     seen = [f"{it.path}: {_judged(it.assembles, it.root_owned, it.error)}" for it in situation.assemblers]
     looked = "; ".join(seen) if seen else "no assembler was found in a root-owned folder"
-    return (
-        "Use an image with a newer CUDA toolkit, or install one under /usr/local/cuda "
-        f"(looked at: {looked}).",
-    )
+    return (f"Use an image with a newer CUDA toolkit, or install one under /usr/local/cuda (looked at: {looked}).",)
 
 
 def _judged(assembles: bool | None, root_owned: bool, error: str | None) -> str:

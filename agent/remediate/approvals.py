@@ -36,9 +36,7 @@ class Approvals:
         if expired(action, self._clock):
             self._expire(book, action)
             event.set()
-            raise AgentError(
-                f"action {action_id} expired at {action.expires_at}", remedy="see `agent incidents`"
-            )
+            raise AgentError(f"action {action_id} expired at {action.expires_at}", remedy="see `agent incidents`")
         state = ActionState.APPROVED if allow else ActionState.DENIED
         decided = book.update(action, state, actor=actor, outcome=None if allow else f"denied by {actor}")
         event.set()

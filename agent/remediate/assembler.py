@@ -55,9 +55,7 @@ def plans(cause: Cause, situation: Situation, policy: Policy) -> tuple[Plan, ...
     return tuple(
         Plan(
             action=ACTION,
-            change=", ".join(
-                f"unset {name}" if value is None else f"{name}={value}" for name, value in env.items()
-            ),
+            change=", ".join(f"unset {name}" if value is None else f"{name}={value}" for name, value in env.items()),
             mode=situation.mode(ACTION),
             delta=merged(situation.overrides, env=env),
             why=(
@@ -94,9 +92,7 @@ def _unsetting(situation: Situation, names: tuple[str, ...], facts: AssemblerFac
     decisive = [name for name in names if wrong[name]]
     if not decisive:
         return ()
-    bundled = next(
-        (it for it in situation.assemblers if it.bundled and it.assembles and _is(it, decisive)), None
-    )
+    bundled = next((it for it in situation.assemblers if it.bundled and it.assembles and _is(it, decisive)), None)
     if bundled is None:
         return ()
     culprits = {wrong[name] for name in decisive} | {facts.path}
@@ -118,17 +114,12 @@ def _setting(
     usable = [it for it in situation.assemblers if it.root_owned and it.assembles and it.path not in refused]
     usable.sort(key=lambda it: version(it.version) or (0, 0), reverse=True)
     return tuple(
-        (dict.fromkeys(names, it.path), it, "is root-owned and assembled a stub for this architecture")
-        for it in usable
+        (dict.fromkeys(names, it.path), it, "is root-owned and assembled a stub for this architecture") for it in usable
     )
 
 
 def _needs(facts: AssemblerFacts, situation: Situation, names: tuple[str, ...]) -> str:
-    who = (
-        "the installed Triton reads"
-        if situation.assembler_variable
-        else "by Triton version and architecture:"
-    )
+    who = "the installed Triton reads" if situation.assembler_variable else "by Triton version and architecture:"
     return (
         f"{facts.path or 'the assembler in use'} does not know {facts.arch or 'this architecture'}; "
         f"Triton {situation.triton_version or 'of unknown version'}: {who} {' and '.join(names)}"

@@ -104,9 +104,7 @@ def _bases(situation: Situation) -> tuple[int | None, int | None, tuple[str, ...
     return seqs, (min(tokens, scheduled) if tokens is not None else None), (seen,)
 
 
-def _note(
-    setting: Setting, new: int, flag: str, flags: dict[str, str], why: list[str], shorts: list[str]
-) -> None:
+def _note(setting: Setting, new: int, flag: str, flags: dict[str, str], why: list[str], shorts: list[str]) -> None:
     """Record a value when it is really lower."""
     present = int(setting.value)
     if new >= present:

@@ -37,9 +37,7 @@ class Book:
         )
         return self._publish()
 
-    def add(
-        self, plan: Plan, mode: Mode, state: ActionState, *, expires_after: float | None = None
-    ) -> Action:
+    def add(self, plan: Plan, mode: Mode, state: ActionState, *, expires_after: float | None = None) -> Action:
         """A new action from a plan, in ``state``."""
         now = self._clock.now()
         action = Action(

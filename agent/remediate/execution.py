@@ -67,9 +67,7 @@ class Executor:
         self._clock = clock
         self._holder = holder
 
-    async def carry_out(
-        self, book: Book, plan: Plan, action: Action, cause: Cause, source: SituationSource
-    ) -> Result:
+    async def carry_out(self, book: Book, plan: Plan, action: Action, cause: Cause, source: SituationSource) -> Result:
         """Do ``plan`` once. LauncherError and a precondition that is gone end up in the action's outcome."""
         now = msgspec.structs.replace(await source(cause), previous=book.incident.actions)
         refusal = self._refusal(plan, now) or self._claimed(book)
@@ -151,9 +149,7 @@ class Executor:
     async def _act(self, plan: Plan, cause: Cause, now: Situation, incident: str) -> int:
         """Set and restart; returns the start number that the proofs count from."""
         plain = plan.delta == now.overrides and plan.preparation is Preparation.NONE
-        already = (
-            not self._view.ended() and self._view.state() in RUNS and cause.finding.fault != "engine-hang"
-        )
+        already = not self._view.ended() and self._view.state() in RUNS and cause.finding.fault != "engine-hang"
         if plain and already and self._view.start_seq() > 0:
             # The launcher was faster (it restarts by itself when nobody holds it): a second restart would
             # only lose requests. The start that is running is the one to prove.

@@ -36,9 +36,7 @@ async def after_failure(
     fresh = await view.fresh_cause() or unnamed()
     if same_family(fresh, cause):
         if result.action.action not in STEPPING:
-            await executor.roll_back(
-                book, result.action, f"{result.reason}: {fresh.finding.fault} came again"
-            )
+            await executor.roll_back(book, result.action, f"{result.reason}: {fresh.finding.fault} came again")
         return fresh
     if not result.served:
         rolled = await executor.roll_back(

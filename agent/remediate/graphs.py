@@ -21,11 +21,7 @@ def plans(cause: Cause, situation: Situation, policy: Policy) -> tuple[Plan, ...
     """One plan, unless the server is eager already."""
     eager = situation.settings.enforce_eager
     already = in_force(situation.overrides, situation.argv, FLAG) is not None
-    if (
-        already
-        or not situation.can_append_flags
-        or (eager is not None and str(eager.value).lower() == "true")
-    ):
+    if already or not situation.can_append_flags or (eager is not None and str(eager.value).lower() == "true"):
         return ()
     return (
         Plan(

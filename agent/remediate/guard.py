@@ -131,9 +131,7 @@ class Guard:
         self._write(server, msgspec.structs.replace(record, failures=recent))
         if len(recent) >= self.policy.breaker_failures:
             minutes = self.policy.breaker_window_seconds / 60
-            self.open_breaker(
-                server, f"{len(recent)} failed repairs within {minutes:g} minutes, the last: {what}"
-            )
+            self.open_breaker(server, f"{len(recent)} failed repairs within {minutes:g} minutes, the last: {what}")
 
     def _write(self, server: str, record: BreakerRecord) -> None:
         self._ledger.kv_set(_breaker_key(server), msgspec.json.encode(record).decode())

@@ -54,9 +54,7 @@ def permanent(ledger: Ledger, incident: Incident, action: Action) -> str | None:
     if empty(action.delta):
         return None
     past = ledger.actions_since(incident.server, incident.fault, BEGINNING)
-    others = {it.id for it in past if it.state is ActionState.VERIFIED and it.delta == action.delta} - {
-        action.id
-    }
+    others = {it.id for it in past if it.state is ActionState.VERIFIED and it.delta == action.delta} - {action.id}
     uses = len(others) + 1
     if uses < USES_BEFORE_PERMANENT:
         return None

@@ -61,11 +61,7 @@ def card(cause: Cause, situation: Situation) -> GpuReading | None:
 def total_bytes(cause: Cause, situation: Situation) -> int | None:
     """The card's size: as the process saw it, else as the driver says (which is a little more)."""
     reading = card(cause, situation)
-    return (
-        memory(cause).total_bytes
-        or occupancy(cause).total_bytes
-        or (reading.total_bytes if reading else None)
-    )
+    return memory(cause).total_bytes or occupancy(cause).total_bytes or (reading.total_bytes if reading else None)
 
 
 def on_cpu(situation: Situation) -> str | None:

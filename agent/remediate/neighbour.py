@@ -123,18 +123,10 @@ def _too_small(cause: Cause, situation: Situation, present: float, new: float) -
     if pools is None:
         kept = new / present
         enough = kept >= LEAST_KEPT_SHARE
-        return (
-            None
-            if enough
-            else f"only {kept:.0%} of the memory is free, and what the weights need is not known"
-        )
+        return None if enough else f"only {kept:.0%} of the memory is free, and what the weights need is not known"
     old, fits = pools
     least = _one_request(situation, old)
-    return (
-        None
-        if fits >= least
-        else f"the pool would have {size(max(fits, 0))}, one request needs {size(least)}"
-    )
+    return None if fits >= least else f"the pool would have {size(max(fits, 0))}, one request needs {size(least)}"
 
 
 def _pools(cause: Cause, situation: Situation, present: float, new: float) -> tuple[int, int] | None:
@@ -201,9 +193,7 @@ def _arithmetic(cause: Cause, situation: Situation, present: float, new: float) 
     pools = _pools(cause, situation, present, new)
     if pools is not None:
         least = _one_request(situation, pools[0])
-        lines.append(
-            f"KV pool {size(pools[0])} -> about {size(pools[1])}; one full request needs {size(least)}"
-        )
+        lines.append(f"KV pool {size(pools[0])} -> about {size(pools[1])}; one full request needs {size(least)}")
     else:
         lines.append("the old KV pool is not known: vLLM itself will say at start whether one request fits")
     return lines

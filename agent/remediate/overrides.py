@@ -11,9 +11,7 @@ from collections.abc import Mapping, Sequence
 from agent.model import Change
 
 
-def merged(
-    base: Change, flags: Mapping[str, str] | None = None, env: Mapping[str, str | None] | None = None
-) -> Change:
+def merged(base: Change, flags: Mapping[str, str] | None = None, env: Mapping[str, str | None] | None = None) -> Change:
     """``base`` with ``flags`` and ``env`` set; what they do not name stays."""
     wanted = dict(flags or {})
     kept = tuple((name, wanted.pop(name, value)) for name, value in base.flags)
@@ -50,9 +48,7 @@ def in_force(base: Change, argv: Sequence[str], name: str) -> str | None:
 
 def as_arguments(change: Change) -> str:
     """The set as a person would add it to the operator's command: variables first, then flags."""
-    words = [
-        f"{name}={value}" if value is not None else f"(unset {name})" for name, value in change.env.items()
-    ]
+    words = [f"{name}={value}" if value is not None else f"(unset {name})" for name, value in change.env.items()]
     words += [f"{name} {value}".rstrip() for name, value in change.flags]
     words += [f"(without {name})" for name in change.unset_flags]
     return " ".join(words)

@@ -63,16 +63,12 @@ def lowered(cause: Cause, situation: Situation) -> Memory:
     setting, total = situation.settings.gpu_memory_utilization, total_bytes(cause, situation)
     if setting is None or total is None:
         missing = "the utilisation" if setting is None else "the card's size"
-        return Memory(
-            flags={}, why=(f"{missing} is not known: memory that the smaller batch frees goes to the pool",)
-        )
+        return Memory(flags={}, why=(f"{missing} is not known: memory that the smaller batch frees goes to the pool",))
     need = memory(cause).requested_bytes or 0
     present, margin = float(setting.value), margin_bytes(total)
     new = max(LEAST_UTILIZATION, floor_utilization(present - (need + margin) / total))
     if new >= present:
-        return Memory(
-            flags={}, why=(f"the utilisation stays at {present:g}: its floor is {LEAST_UTILIZATION}",)
-        )
+        return Memory(flags={}, why=(f"the utilisation stays at {present:g}: its floor is {LEAST_UTILIZATION}",))
     why = (
         f"utilisation {present:g} ({setting.source}) - (request {size(need)} + margin {size(margin)}) / "
         f"card {size(total)} -> {new:.2f}, rounded down"

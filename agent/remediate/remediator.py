@@ -109,9 +109,7 @@ class Remediator:
 
     # -- the loop ----------------------------------------------------------------------------------
 
-    async def _work(
-        self, book: Book, cause: Cause, source: SituationSource, result: Result | None
-    ) -> Incident:
+    async def _work(self, book: Book, cause: Cause, source: SituationSource, result: Result | None) -> Incident:
         """Until closed. Every round ends the incident or adds an action, and actions are counted."""
         restored: Result | None = None
         while True:
@@ -151,19 +149,13 @@ class Remediator:
         for asked in self._asks(plans):
             expires = self._guard.policy.approval_expires_seconds
             action = book.add(asked, Mode.APPROVE, ActionState.AWAITING_APPROVAL, expires_after=expires)
-            if (
-                action := await self._await_decision(book, action, cause, source)
-            ).state is ActionState.APPROVED:
+            if (action := await self._await_decision(book, action, cause, source)).state is ActionState.APPROVED:
                 return await self._do(book, asked, action, cause, source)
         return None
 
-    async def _do(
-        self, book: Book, plan: Plan, action: Action, cause: Cause, source: SituationSource
-    ) -> Result:
+    async def _do(self, book: Book, plan: Plan, action: Action, cause: Cause, source: SituationSource) -> Result:
         if self._executor is None:
-            return Result(
-                action=book.update(action, ActionState.REFUSED, outcome="no launcher"), reason="no launcher"
-            )
+            return Result(action=book.update(action, ActionState.REFUSED, outcome="no launcher"), reason="no launcher")
         return await self._executor.carry_out(book, plan, action, cause, source)
 
     async def _pace(self, book: Book, plan: Plan) -> None:
@@ -181,18 +173,14 @@ class Remediator:
 
     # -- approvals ---------------------------------------------------------------------------------
 
-    async def _something_to_ask(
-        self, book: Book, result: Result, cause: Cause, source: SituationSource
-    ) -> bool:
+    async def _something_to_ask(self, book: Book, result: Result, cause: Cause, source: SituationSource) -> bool:
         """After a plain restart that serves: whether a person could still approve the cure."""
         if result.action.action != restarting.ACTION or cause.retry is not Retry.NEEDS_CHANGE:
             return False
         situation = await self._situation(book, cause, source)
         return bool(self._asks(make_plans(cause, situation, self._guard.policy)))
 
-    async def _await_decision(
-        self, book: Book, action: Action, cause: Cause, source: SituationSource
-    ) -> Action:
+    async def _await_decision(self, book: Book, action: Action, cause: Cause, source: SituationSource) -> Action:
         book.move(IncidentState.AWAITING_APPROVAL)
 
         async def keep() -> None:
@@ -214,9 +202,7 @@ class Remediator:
 
     # -- after a restart of the agent --------------------------------------------------------------
 
-    async def _resume_action(
-        self, book: Book, action: Action, cause: Cause, source: SituationSource
-    ) -> Result | None:
+    async def _resume_action(self, book: Book, action: Action, cause: Cause, source: SituationSource) -> Result | None:
         """Bring a cut-off action to its end; None = plan anew."""
         if action.state is ActionState.AWAITING_APPROVAL:
             action = await self._await_decision(book, action, cause, source)

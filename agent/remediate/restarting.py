@@ -62,7 +62,5 @@ def _reason(cause: Cause) -> str:
     if fault == "host-oom-kill":
         return "the kernel killed a process for memory: one restart, no second, for it would be killed again"
     if cause.retry is Retry.NEEDS_CHANGE:
-        return (
-            f"{fault} came while serving and no remedy may be applied: a restart serves until it comes again"
-        )
+        return f"{fault} came while serving and no remedy may be applied: a restart serves until it comes again"
     return f"{fault}: nothing in it says that a restart would fail"

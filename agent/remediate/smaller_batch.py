@@ -83,9 +83,7 @@ def _mechanism(cause: Cause) -> tuple[str, ...]:
     if mechanism is None:
         return ("the mechanism could not be decided from the numbers: the batch is what can be given up",)
     if mechanism is Mechanism.BATCH and reserve is not None and requested is not None and reserve < requested:
-        return (
-            f"reserve {size(reserve)} < request {size(requested)}: not fragmentation, the batch is too large",
-        )
+        return (f"reserve {size(reserve)} < request {size(requested)}: not fragmentation, the batch is too large",)
     return ()
 
 

@@ -13,9 +13,7 @@ OOM = cause("oom-serving", mechanism=Mechanism.BATCH, facts=OWN_OOM)
 DEAD = cause("engine-dead", retry=Retry.MAY)
 SMALL = cause(
     "kv-cache-too-small",
-    facts=CacheFacts(
-        max_model_len=8192, needed_bytes=4 * GIB, available_bytes=GIB, estimated_max_model_len=2048
-    ),
+    facts=CacheFacts(max_model_len=8192, needed_bytes=4 * GIB, available_bytes=GIB, estimated_max_model_len=2048),
 )
 
 

@@ -14,9 +14,7 @@ from tests.repairs.world import GIB, MODES, OWN_OOM, Agent, Life, agent, cause, 
 
 SMALL = cause(
     "kv-cache-too-small",
-    facts=CacheFacts(
-        max_model_len=8192, needed_bytes=4 * GIB, available_bytes=GIB, estimated_max_model_len=2050
-    ),
+    facts=CacheFacts(max_model_len=8192, needed_bytes=4 * GIB, available_bytes=GIB, estimated_max_model_len=2050),
 )
 OOM = cause("oom-serving", mechanism=Mechanism.BATCH, facts=OWN_OOM)
 ASK = {**MODES, "oom-reduce-batch": Mode.APPROVE}

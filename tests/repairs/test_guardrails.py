@@ -201,9 +201,7 @@ async def test_two_incidents_of_one_server_are_pursued_one_after_the_other(tmp_p
 
 
 async def test_a_precondition_that_is_gone_right_before_acting_refuses_the_plan(tmp_path):
-    settings = msgspec.structs.replace(
-        H200, gpu_memory_utilization=known(0.3), kv_pool_bytes=known(int(35.62 * GIB))
-    )
+    settings = msgspec.structs.replace(H200, gpu_memory_utilization=known(0.3), kv_pool_bytes=known(int(35.62 * GIB)))
     neighbour = cause("oom-serving", mechanism=Mechanism.NEIGHBOUR, facts=NEIGHBOUR_OOM)
     readings = iter([card(40.44)] * 2 + [card(12.0)] * 500)
     world = dead_world(well, neighbour, base=situation(settings))
@@ -248,9 +246,7 @@ async def test_a_card_that_cannot_be_measured_is_waited_for_and_then_tried(tmp_p
 
 
 async def test_the_dead_servers_own_memory_is_not_taken_for_a_neighbours(tmp_path):
-    settings = msgspec.structs.replace(
-        H200, gpu_memory_utilization=known(0.3), kv_pool_bytes=known(int(35.62 * GIB))
-    )
+    settings = msgspec.structs.replace(H200, gpu_memory_utilization=known(0.3), kv_pool_bytes=known(int(35.62 * GIB)))
     neighbour = cause("oom-serving", mechanism=Mechanism.NEIGHBOUR, facts=NEIGHBOUR_OOM)
     world = dead_world(well, neighbour, base=situation(settings))
     died = world.clock.seconds
@@ -264,3 +260,13 @@ def test_a_guard_needs_no_memory_of_its_own(tmp_path):
     run = agent(dead_world(well, DEAD), tmp_path)
     run.guard.open_breaker("s", "why")
     assert Guard(run.journal, FakeClock(), Policy()).breaker_open("s") == "why"
+
+
+async def test_with_no_room_to_fit_the_wait_is_long_and_the_hold_renewed(tmp_path):
+    base = situation(msgspec.structs.replace(H200, gpu_memory_utilization=known(0.9), kv_pool_bytes=None))
+    world = dead_world(well, OCCUPIED, served=False, base=base)
+    freed = world.clock.seconds + 600
+    world.gpus = lambda: (card(75.0 if world.clock.seconds > freed else 10.0, 80.0),)
+    done = await agent(world, tmp_path).repair(OCCUPIED)
+    assert [(it.action, it.state) for it in done.actions] == [("wait-for-memory", ActionState.VERIFIED)]
+    assert len(world.did("hold")) >= 29

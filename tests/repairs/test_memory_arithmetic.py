@@ -85,15 +85,12 @@ def test_a_plain_restart_comes_last():
     ],
 )
 def test_expandable_segments_are_not_offered_where_refused_or_in_force(fields, settings):
-    assert "oom-expandable-segments" not in [
-        it.action for it in plan(FRAGMENTED, situation(settings, **fields))
-    ]
+    assert "oom-expandable-segments" not in [it.action for it in plan(FRAGMENTED, situation(settings, **fields))]
 
 
 def test_the_operators_other_allocator_settings_stay():
     env = {
-        "PYTORCH_ALLOC_CONF": "roundup_power2_divisions:[256:1,512:2],"
-        "expandable_segments:False,max_split_size_mb:64"
+        "PYTORCH_ALLOC_CONF": "roundup_power2_divisions:[256:1,512:2],expandable_segments:False,max_split_size_mb:64"
     }
     first = plan(FRAGMENTED, situation(env=env))[0]
     wanted = "roundup_power2_divisions:[256:1,512:2],max_split_size_mb:64,expandable_segments:True"
@@ -209,9 +206,7 @@ def test_one_full_request_must_fit_by_the_pools_tokens():
     tokens = msgspec.structs.replace(
         BESIDE, kv_pool_tokens=known(1_167_056), max_model_len=known(1_100_000), chunked_prefill=known(True)
     )
-    assert "oom-fit-neighbour" not in [
-        it.action for it in plan(NEIGHBOUR, situation(tokens, gpus=(card(40.44),)))
-    ]
+    assert "oom-fit-neighbour" not in [it.action for it in plan(NEIGHBOUR, situation(tokens, gpus=(card(40.44),)))]
 
 
 def test_a_neighbour_that_is_gone_leaves_nothing_to_fit():
@@ -253,7 +248,5 @@ def test_an_occupied_card_is_waited_for_first():
 
 
 def test_leftovers_of_our_own_are_ended_first():
-    orphan = cause(
-        "gpu-memory-occupied", mechanism=Mechanism.ORPHAN, facts=OccupancyFacts(requested_bytes=72 * GIB)
-    )
+    orphan = cause("gpu-memory-occupied", mechanism=Mechanism.ORPHAN, facts=OccupancyFacts(requested_bytes=72 * GIB))
     assert plan(orphan, situation(start_failed=True, gpus=(card(60.0, 80.0),)))[0].action == "end-orphans"

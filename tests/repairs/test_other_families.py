@@ -10,20 +10,14 @@ from agent.remediate import AssemblerCandidate, advise, plan
 from tests.repairs.world import GIB, H200, OWN_OOM, card, cause, known, situation
 
 CLASSIC, BLACKWELL = "TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH"
-CUDA13 = AssemblerCandidate(
-    path="/usr/local/cuda-13/bin/ptxas", version="13.0", root_owned=True, assembles=True
-)
-CUDA12 = AssemblerCandidate(
-    path="/usr/local/cuda-12/bin/ptxas", version="12.9", root_owned=True, assembles=True
-)
+CUDA13 = AssemblerCandidate(path="/usr/local/cuda-13/bin/ptxas", version="13.0", root_owned=True, assembles=True)
+CUDA12 = AssemblerCandidate(path="/usr/local/cuda-12/bin/ptxas", version="12.9", root_owned=True, assembles=True)
 OLD = AssemblerCandidate(
     path="/opt/old/ptxas", version="12.0", root_owned=True, assembles=False, error="sm_90a unknown"
 )
 LOOSE = AssemblerCandidate(path="/home/u/ptxas", version="14.0", root_owned=False, assembles=True)
 BUNDLED = AssemblerCandidate(path="/v/triton/backends/nvidia/bin/ptxas", version="12.9", assembles=True)
-BUNDLED_B = AssemblerCandidate(
-    path="/v/triton/backends/nvidia/bin/ptxas-blackwell", version="13.4", assembles=True
-)
+BUNDLED_B = AssemblerCandidate(path="/v/triton/backends/nvidia/bin/ptxas-blackwell", version="13.4", assembles=True)
 
 
 def refused(arch: str, path: str | None = None):
@@ -52,9 +46,7 @@ def test_the_variable_depends_on_triton_and_architecture(triton, arch, names):
 
 
 def test_the_installed_triton_is_believed_over_the_table():
-    now = situation(
-        triton_version="3.6.0", assembler_variable=BLACKWELL, assemblers=(CUDA13,), start_failed=True
-    )
+    now = situation(triton_version="3.6.0", assembler_variable=BLACKWELL, assemblers=(CUDA13,), start_failed=True)
     assert plan(refused("sm_90a"), now)[0].delta.env == {BLACKWELL: CUDA13.path}
 
 
@@ -75,9 +67,7 @@ def test_the_operators_wrong_variable_is_unset_first_when_the_bundled_one_assemb
 
 
 def test_the_bundled_assembler_of_the_other_variable_does_not_count():
-    now = situation(
-        env={BLACKWELL: OLD.path}, triton_version="3.9.0", assemblers=(BUNDLED, OLD), start_failed=True
-    )
+    now = situation(env={BLACKWELL: OLD.path}, triton_version="3.9.0", assemblers=(BUNDLED, OLD), start_failed=True)
     assert plan(refused("sm_90a", OLD.path), now) == ()
 
 
@@ -102,9 +92,7 @@ def test_an_assembler_that_vanished_or_changed_is_not_set():
 
 @pytest.mark.parametrize(("printed", "set_to"), [(384, "384"), (50688, "50688"), (395, "384"), (16, "16")])
 def test_the_length_that_vllm_prints_is_set_by_approval(printed, set_to):
-    facts = CacheFacts(
-        max_model_len=131072, needed_bytes=4 * GIB, available_bytes=GIB, estimated_max_model_len=printed
-    )
+    facts = CacheFacts(max_model_len=131072, needed_bytes=4 * GIB, available_bytes=GIB, estimated_max_model_len=printed)
     [only] = plan(cause("kv-cache-too-small", facts=facts), situation(start_failed=True))
     assert only.delta.flags == (("--max-model-len", set_to),)
     assert only.mode is Mode.APPROVE

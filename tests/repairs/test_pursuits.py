@@ -68,9 +68,7 @@ async def test_a_batch_is_stepped_down_until_it_holds_and_kept(tmp_path):
     ]
     assert seqs(world.overrides) == 256
     assert "1024 -> 512" in done.actions[0].change and "512 -> 256" in done.actions[1].change
-    assert "the server died again" in (done.actions[0].outcome or "") or "came again" in (
-        done.actions[0].outcome or ""
-    )
+    assert "the server died again" in (done.actions[0].outcome or "") or "came again" in (done.actions[0].outcome or "")
 
 
 async def test_a_death_during_the_proof_is_seen_at_once(tmp_path):
@@ -121,9 +119,7 @@ async def test_another_fault_while_serving_is_repaired_and_the_change_stays(tmp_
 
 async def test_assemblers_are_tried_one_by_one_and_rolled_back(tmp_path):
     candidates = tuple(
-        AssemblerCandidate(
-            path=f"/usr/local/cuda-{n}/bin/ptxas", version=f"{n}.0", root_owned=True, assembles=True
-        )
+        AssemblerCandidate(path=f"/usr/local/cuda-{n}/bin/ptxas", version=f"{n}.0", root_owned=True, assembles=True)
         for n in (12, 13)
     )
     base = situation(H200, triton_version="3.6.0", assemblers=candidates)

@@ -271,17 +271,14 @@ class World:
             ("--gpu-memory-utilization", "gpu_memory_utilization"),
         ):
             if name in flags:
-                settings = msgspec.structs.replace(
-                    settings, **{field_name: known(float(flags[name]), "override")}
-                )
+                settings = msgspec.structs.replace(settings, **{field_name: known(float(flags[name]), "override")})
         return msgspec.structs.replace(
             self.base,
             settings=settings,
             overrides=self.overrides,
             gpus=self.gpus(),
             state=self.state(),
-            start_failed=self.ended()
-            and (self.current.ready_after is None or self._dies() < self.current.ready_after),
+            start_failed=self.ended() and (self.current.ready_after is None or self._dies() < self.current.ready_after),
         )
 
     def _dies(self) -> float:
@@ -336,9 +333,7 @@ def agent(world: World, folder: Path, policy: Policy | None = None, *, hands: bo
     return Agent(world, journal, guard, remediator, seen)
 
 
-def dead_world(
-    life: LifeOf, of: Cause, *, served: bool = True, base: Situation | None = None, **more: Any
-) -> World:
+def dead_world(life: LifeOf, of: Cause, *, served: bool = True, base: Situation | None = None, **more: Any) -> World:
     """A world whose first start has just died of ``of``."""
     world = World(clock=FakeClock(), life=life, base=base or situation(), **more)
     world.begin()
