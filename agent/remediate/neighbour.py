@@ -29,8 +29,9 @@ from agent.remediate.situation import Situation
 FIT, WAIT, ORPHANS = "oom-fit-neighbour", "wait-for-memory", "end-orphans"
 OCCUPIED = "gpu-memory-occupied"
 MARGIN_SHARE = 0.03
-# While fitting is possible, waiting is short; where it is not, there is nothing better to do.
-WAIT_SECONDS, LONG_WAIT_SECONDS, BLIND_WAIT_SECONDS = 120.0, 900.0, 30.0
+# A replaced server gives its memory back within seconds, so waiting is short where fitting is possible; where
+# it is not, there is nothing better to do.
+WAIT_SECONDS, LONG_WAIT_SECONDS, BLIND_WAIT_SECONDS = 30.0, 900.0, 30.0
 LEAST_POOL_SHARE = 0.1
 LEAST_KEPT_SHARE = 0.5
 
@@ -126,7 +127,7 @@ def _too_small(cause: Cause, situation: Situation, present: float, new: float) -
         return None if enough else f"only {kept:.0%} of the memory is free, and what the weights need is not known"
     old, fits = pools
     least = _one_request(situation, old)
-    return None if fits >= least else f"the pool would have {size(max(fits, 0))}, one request needs {size(least)}"
+    return None if fits >= least else f"the pool would have {size(max(fits, 0))}, at least {size(least)} is needed"
 
 
 def _pools(cause: Cause, situation: Situation, present: float, new: float) -> tuple[int, int] | None:
@@ -192,8 +193,10 @@ def _arithmetic(cause: Cause, situation: Situation, present: float, new: float) 
             )
     pools = _pools(cause, situation, present, new)
     if pools is not None:
-        least = _one_request(situation, pools[0])
-        lines.append(f"KV pool {size(pools[0])} -> about {size(pools[1])}; one full request needs {size(least)}")
+        least = size(_one_request(situation, pools[0]))
+        exact = situation.settings.kv_pool_tokens is not None and situation.settings.max_model_len is not None
+        rule = f"one full request needs {least}" if exact else f"the least allowed is a tenth of the old, {least}"
+        lines.append(f"KV pool {size(pools[0])} -> about {size(pools[1])}; {rule}")
     else:
         lines.append("the old KV pool is not known: vLLM itself will say at start whether one request fits")
     return lines

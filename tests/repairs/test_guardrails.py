@@ -232,7 +232,7 @@ async def test_memory_that_does_not_come_back_is_fitted(tmp_path):
     ]
     assert "60.00 GiB free, 72.00 GiB needed" in (done.actions[0].outcome or "")
     assert dict(world.overrides.flags) == {"--gpu-memory-utilization": "0.72"}
-    assert world.clock.seconds - begun > 120 and len(world.did("hold")) > 5
+    assert world.clock.seconds - begun > 30 and len(world.did("hold")) >= 2
 
 
 async def test_a_card_that_cannot_be_measured_is_waited_for_and_then_tried(tmp_path):
