@@ -55,12 +55,10 @@ class SlackBot:
         message = render(incident, self._runbooks)
         content: dict[str, Any] = {"channel": self._channel, "text": message.text, "blocks": message.blocks}
         if ref is not None:
-            error = await self._call("chat.update", {**content, "ts": ref})
-            if isinstance(error, str):
-                return error
-        answer = await self._call("chat.postMessage", {**content, "unfurl_links": False})
-        assert answer is not None  # only an edit of a message that is gone answers None
-        return answer
+            edited = await self._call("chat.update", {**content, "ts": ref})
+            if edited is not None:
+                return edited
+        return await self._call("chat.postMessage", {**content, "unfurl_links": False})
 
     async def close(self) -> None:
         """The client opens a session for each call and closes it itself."""
@@ -78,16 +76,15 @@ class SlackBot:
             raise _refusal(code, int(error.response.status_code or 0), dict(error.response.headers)) from None
         except _FAULTS as error:
             raise NotifyError(f"Slack does not answer: {type(error).__name__}") from None
-        return str(answer["ts"])
+        return str(answer.get("ts") or content.get("ts") or "") or None
 
 
 class SlackWebhook:
     """An incoming webhook: cannot edit, so it says the beginning and the end."""
 
     name = "slack-webhook"
-    settle_seconds = (
-        1.0  # the first word of an incident is often "the server died", its cause follows at once
-    )
+    # The first word of an incident is often "the server died"; its cause follows at once.
+    settle_seconds = 1.0
 
     def __init__(self, url: Secret, runbook_base_url: str | None = None) -> None:
         from slack_sdk.webhook.async_client import AsyncWebhookClient
