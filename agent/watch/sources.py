@@ -115,6 +115,7 @@ class LauncherSide:
         self._stream = LauncherSource(self._client, world.clock)
         self._hands = LauncherHands(self._client)
         self._situation = SituationReader(watched.evidence, self._hands, lambda: _modes(world))
+        self._history = 0
         self._seen_key = f"watch/events/{spec.name}"
 
     @property
@@ -135,6 +136,9 @@ class LauncherSide:
                     said = error.message
                     self._world.narrator.line(f"{self._spec.name}: waiting for the launcher: {said}")
                 await self._world.clock.sleep(CONNECT_SECONDS)
+        self._history = int(status.get("event_seq") or 0)
+        if status.get("child_pid") is not None:
+            self._watched.began("operator")
         await self._took(status)
         self._watched.log.offset = _start_of_log(status)
 
@@ -162,13 +166,14 @@ class LauncherSide:
 
     async def _events(self) -> None:
         stored = self._world.journal.kv_get(self._seen_key)
-        latest = int(self._watched.evidence.status.get("event_seq") or 0)
-        after = min(int(stored), latest) if stored is not None else max(0, latest - 1)
+        after = min(int(stored), self._history) if stored is not None else self._history
         async for event in self._stream.events(after):
             await self._event(event)
             self._world.journal.kv_set(self._seen_key, str(event.seq))
 
     async def _event(self, event: LauncherEvent) -> None:
+        if event.seq <= self._history and event.kind != "exit":
+            return  # the status that was taken after it says more
         if event.kind == "started":
             self._watched.began(_start_reason(event.data))
             await self._refresh()
