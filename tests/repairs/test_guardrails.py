@@ -214,7 +214,7 @@ async def test_a_precondition_that_is_gone_right_before_acting_refuses_the_plan(
 
 async def test_memory_that_comes_back_is_waited_for(tmp_path):
     world = dead_world(well, OCCUPIED, served=False)
-    world.gpus = lambda: (card(75.0 if world.clock.seconds > 1100 else 20.0, 80.0),)
+    world.gpus = lambda: (card(75.0 if world.clock.seconds > 1080 else 20.0, 80.0),)
     done = await agent(world, tmp_path).repair(OCCUPIED)
     assert [(it.action, it.state) for it in done.actions] == [("wait-for-memory", ActionState.VERIFIED)]
     assert world.did("set-overrides") == []
