@@ -83,8 +83,9 @@ class SlackWebhook:
     """An incoming webhook: cannot edit, so it says the beginning and the end."""
 
     name = "slack-webhook"
-    # The first word of an incident is often "the server died"; its cause follows at once.
-    settle_seconds = 1.0
+    # The first word of an incident is often "the server died"; its cause and what waits for approval follow
+    # within seconds, and this message cannot be edited.
+    settle_seconds = 3.0
 
     def __init__(self, url: Secret, runbook_base_url: str | None = None) -> None:
         from slack_sdk.webhook.async_client import AsyncWebhookClient

@@ -139,7 +139,7 @@ async def test_a_message_that_somebody_deleted_is_posted_anew(bot: Desk, slack: 
 async def test_a_webhook_says_the_beginning_and_the_end(hook: Desk, slack: SlackStandIn) -> None:
     for state in LIFE:
         hook.dispatcher.publish(incident("i-1", state))
-        await hook.pass_time(2)
+        await hook.pass_time(5)
     await hook.until(lambda: hook.idle)
     assert [message["text"].split(":")[0] for message in slack.hooked] == ["open", "resolved"]
     await hook.restart()
