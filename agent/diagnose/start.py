@@ -23,6 +23,7 @@ SATURATED = 300  # hits of one pattern after which lines are only counted, once 
 PATIENCE = 20_000  # the same for a pattern that only hit lines which do not count
 MAX_ANCHORS = 256
 MAX_TEXT = 4096
+MAX_SETTINGS = 1 << 15  # the argument dump of V0 is several KiB long
 MAX_PER_PATTERN = 16
 HINT_LINES = 800  # how far above an error its traceback may begin
 PHASE_ORDER: tuple[Phase, ...] = ("cudagraph", "warmup", "load", "start")
@@ -136,7 +137,7 @@ class Start:
         return worth
 
     def _milestone(self, name: str, line: Line, where: str, sequence: int) -> None:
-        text = line.text[:MAX_TEXT]
+        text = line.text[:MAX_SETTINGS]
         if name == "ready":
             if self.ready is None:
                 self.ready, self.ready_time = where, self.time
@@ -147,7 +148,9 @@ class Start:
         elif name == "ended":
             self.ended = where
         elif name == "throughput":
-            self.throughput = (sequence, self.time)
+            # Zero tokens are no progress: a hung engine goes on printing them.
+            if _TOKENS.search(text):
+                self.throughput = (sequence, self.time)
         elif name == "banner":
             self.began = True
             self.settings.setdefault(name, (text, where))
@@ -173,6 +176,9 @@ class Start:
         if self.ready:
             return "serving"
         hints = self.frames.get(_process_key(line), {})
+        if self.milestone == "capturing":
+            # What calls the capture is named like a warm-up (compile_or_warm_up_model, initialize_cache).
+            return "cudagraph"
         for phase in PHASE_ORDER:
             if phase in hints and sequence - hints[phase] <= HINT_LINES:
                 return phase
@@ -214,7 +220,8 @@ class Start:
             self.failed = True
         return Signal(
             fault=fault.fault,
-            role=signature.role,
+            # A guess never leads: whoever opens an incident on the first initiating line would name it.
+            role="cascade" if signature.confidence is Confidence.POSSIBLE else signature.role,
             severity=signature.severity or fault.severity,
             where=where,
             text=line.text[:MAX_TEXT],
@@ -230,6 +237,7 @@ class Start:
 
 
 _RAISED = re.compile(r"(?:[\w]+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$)")
+_TOKENS = re.compile(r"throughput: (?:[1-9]|0\.[1-9])")
 _PROGRESS = frozenset(
     ("banner", "loading", "loaded", "compiling", "pool", "pool-size", "capturing", "captured")
 )
