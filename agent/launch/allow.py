@@ -112,9 +112,7 @@ def check_env(name: object, value: object, operator_env: Mapping[str, str]) -> t
     if value is None:
         return rule.name, None
     if not isinstance(value, str) or "\0" in value or len(value) > 4096:
-        raise refused(
-            f"{rule.name} needs a string of at most 4096 characters", "send a string, or null to unset"
-        )
+        raise refused(f"{rule.name} needs a string of at most 4096 characters", "send a string, or null to unset")
     if rule.kind == "choice" and value not in rule.choices:
         raise refused(f"{rule.name} may be {' or '.join(rule.choices)}, got {value!r}", "choose one of them")
     if rule.kind == "int":

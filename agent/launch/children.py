@@ -115,14 +115,10 @@ class Tools:
         self._reaper = reaper
         self._sessions = sessions
 
-    async def run(
-        self, argv: Sequence[str], *, timeout: float, env: Mapping[str, str] | None = None
-    ) -> ToolResult:
+    async def run(self, argv: Sequence[str], *, timeout: float, env: Mapping[str, str] | None = None) -> ToolResult:
         """Never raises for what the program does; a driver that hangs in the kernel is not waited for."""
         try:
-            process = spawn(
-                argv, os.environ if env is None else env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-            )
+            process = spawn(argv, os.environ if env is None else env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         except OSError as error:
             return ToolResult(None, error=f"{argv[0]}: {error.strerror or error}")
         self._sessions.add(process.pid)
@@ -162,9 +158,7 @@ def _text(data: bytes) -> str:
 class PipeReader:
     """Hands on what arrives in a pipe, as soon as it arrives, until its last writer is gone."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, descriptor: int, sink: Callable[[bytes], None]
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int, sink: Callable[[bytes], None]) -> None:
         self._loop = loop
         self._fd: int | None = descriptor
         self._sink = sink

@@ -114,9 +114,7 @@ class Cleanup:
                 told = True
                 _signal(left, signal.SIGTERM)
             if passed > kill_after + GONE_LIMIT_SECONDS:
-                self._report(
-                    f"{len(left)} processes of the old server cannot be ended: {[p.pid for p in left]}"
-                )
+                self._report(f"{len(left)} processes of the old server cannot be ended: {[p.pid for p in left]}")
                 return
             await asyncio.sleep(POLL_SECONDS)
         for session in self._sessions:
@@ -142,9 +140,7 @@ class Cleanup:
             steady = steady + 1 if same else 0
             if steady >= STEADY_READINGS or self._clock.monotonic() >= deadline:
                 extra = (used - self._baseline) / (1 << 30)
-                return (
-                    f"{extra:.2f} GiB more GPU memory is in use than before the first start; starting anyway"
-                )
+                return f"{extra:.2f} GiB more GPU memory is in use than before the first start; starting anyway"
             previous = used
             await asyncio.sleep(GPU_POLL_SECONDS)
 

@@ -95,9 +95,7 @@ def parse(argv: Sequence[str]) -> Settings:
     for name in ("stop_timeout", "gpu_wait"):
         value = getattr(options, name)
         if value is not None and not 0 <= value <= 86400:
-            raise UsageError(
-                f"--{name.replace('_', '-')} {value:g} is no duration", remedy="use 0 to 86400 seconds"
-            )
+            raise UsageError(f"--{name.replace('_', '-')} {value:g} is no duration", remedy="use 0 to 86400 seconds")
     stop_timeout = options.stop_timeout
     address = server_address(command)
     return Settings(
@@ -123,9 +121,7 @@ def _probe(text: str | None) -> tuple[str, int] | None:
         return None
     host, separator, port = text.rpartition(":")
     if not separator or not port.isdigit() or not 0 <= int(port) < 65536:
-        raise UsageError(
-            f"--probe {text!r} is no address", remedy="use HOST:PORT, as in 0.0.0.0:9912, or off"
-        )
+        raise UsageError(f"--probe {text!r} is no address", remedy="use HOST:PORT, as in 0.0.0.0:9912, or off")
     return _numeric(host.strip("[]") or "0.0.0.0"), int(port)
 
 

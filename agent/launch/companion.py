@@ -53,9 +53,7 @@ class Companion:
 
     async def _one_life(self) -> object:
         try:
-            process = spawn(
-                self._argv, self._env, stdout=2, stderr=2, in_child=lambda: self._guard.announce("term")
-            )
+            process = spawn(self._argv, self._env, stdout=2, stderr=2, in_child=lambda: self._guard.announce("term"))
         except OSError as error:
             return f"cannot be run: {error.strerror or error}"
         self.pid = process.pid

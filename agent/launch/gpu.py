@@ -79,9 +79,7 @@ async def probe_gpus(tools: Tools, env: Mapping[str, str], *, with_processes: bo
         return GpuProbe(False, False, "nvidia-smi is not on the PATH")
     cards = await tools.run([program, f"--query-gpu={GPU_FIELDS}", FORMAT], timeout=LIMIT_SECONDS, env=env)
     if cards.code != 0:
-        return GpuProbe(
-            False, True, cards.error or _first_line(cards.stdout + cards.stderr) or f"exit {cards.code}"
-        )
+        return GpuProbe(False, True, cards.error or _first_line(cards.stdout + cards.stderr) or f"exit {cards.code}")
     apps = ""
     if with_processes:
         answer = await tools.run(
@@ -139,9 +137,7 @@ def visible(gpus: tuple[Gpu, ...], env: Mapping[str, str]) -> tuple[Gpu, ...]:
     chosen = []
     for word in (part.strip() for part in setting.split(",")):
         match = [
-            gpu
-            for gpu in gpus
-            if (str(gpu.index) == word if word.isdigit() else word and gpu.uuid.startswith(word))
+            gpu for gpu in gpus if (str(gpu.index) == word if word.isdigit() else word and gpu.uuid.startswith(word))
         ]
         if not match:
             break  # CUDA stops at the first entry that it does not know

@@ -121,8 +121,7 @@ def _members(sessions: set[int], launch_id: str) -> list[int]:
     return [
         process.pid
         for process in processes()
-        if process.pid != own
-        and (process.session in sessions or (launch_id and marked(process.pid, launch_id)))
+        if process.pid != own and (process.session in sessions or (launch_id and marked(process.pid, launch_id)))
     ]
 
 

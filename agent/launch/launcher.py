@@ -24,10 +24,11 @@ from agent.launch.companion import Companion
 from agent.launch.events import Events
 from agent.launch.guard import Guard
 from agent.launch.logstore import LogStore
+from agent.launch.parts import Parts
 from agent.launch.probes import ProbeServer
 from agent.launch.rundir import RunDir, open_run_dir
 from agent.launch.settings import Settings
-from agent.launch.supervisor import Parts, Supervisor
+from agent.launch.supervisor import Supervisor
 from agent.launch.surroundings import Surroundings
 from agent.launch.tee import Tee
 from agent.launch.verbs import Verbs
@@ -155,9 +156,7 @@ class _Launcher:
 
         reaper.expect(self._guard.pid).add_done_callback(replace)
 
-    def _handle_signals(
-        self, loop: asyncio.AbstractEventLoop, supervisor: Supervisor, companion: Companion
-    ) -> None:
+    def _handle_signals(self, loop: asyncio.AbstractEventLoop, supervisor: Supervisor, companion: Companion) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, supervisor.ask_stop, f"signal {signal.Signals(number).name}")
         # A hang-up of the terminal must not end a server; a watcher reads its configuration again.

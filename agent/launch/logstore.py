@@ -119,9 +119,7 @@ class LogStore:
             return False
         path = self._folder / f"{offset:020d}.log"
         try:
-            self._fd = os.open(
-                path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640
-            )
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
         except OSError as error:
             self._give_up_file(f"{path} could not be opened: {error.strerror or error}")
             return False

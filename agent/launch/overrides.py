@@ -122,9 +122,7 @@ def build(
 def _flags(value: object) -> tuple[tuple[str, str | None], ...]:
     if value is None:
         return ()
-    if not isinstance(value, list) or not all(
-        isinstance(pair, list) and len(pair) in (1, 2) for pair in value
-    ):
+    if not isinstance(value, list) or not all(isinstance(pair, list) and len(pair) in (1, 2) for pair in value):
         raise refused("flags must be a list of [name, value]", 'send [["--max-num-seqs", "32"]]')
     checked = tuple(check_flag(pair[0], pair[1] if len(pair) == 2 else None) for pair in value)
     names = [name for name, _ in checked]
@@ -146,9 +144,7 @@ def _unset(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
-def load(
-    path: Path, key: Key, argv: Sequence[str], env: Mapping[str, str]
-) -> tuple[Overrides | None, str | None]:
+def load(path: Path, key: Key, argv: Sequence[str], env: Mapping[str, str]) -> tuple[Overrides | None, str | None]:
     """The set on disk, or None; and a notice where one was there that cannot be used.
 
     Such a file is kept as ``.rejected``.
@@ -159,9 +155,7 @@ def load(
     return None, f"overrides dropped: {problem}; the file is kept as {reject(path)}"
 
 
-def peek(
-    path: Path, key: Key, argv: Sequence[str], env: Mapping[str, str]
-) -> tuple[Overrides | None, str | None]:
+def peek(path: Path, key: Key, argv: Sequence[str], env: Mapping[str, str]) -> tuple[Overrides | None, str | None]:
     """The same without touching the file: the set, or what is wrong with it."""
     try:
         if path.stat().st_size > MAX_FILE_BYTES:

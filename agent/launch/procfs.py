@@ -71,8 +71,7 @@ def subtree(root: int, sessions: Iterable[int], launch_id: str) -> list[Process]
     return [
         process
         for process in everyone
-        if process.session in own
-        or (_descends(process.pid, root, parents) and marked(process.pid, launch_id))
+        if process.session in own or (_descends(process.pid, root, parents) and marked(process.pid, launch_id))
     ]
 
 

@@ -101,9 +101,7 @@ def _release(path: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", path))
 
 
-async def probe_ptxas(
-    tools: Tools, arch: Arch | None, stack: Stack, env: Mapping[str, str]
-) -> dict[str, object]:
+async def probe_ptxas(tools: Tools, arch: Arch | None, stack: Stack, env: Mapping[str, str]) -> dict[str, object]:
     """``{arch, target, triton_version, variable, candidates:[{path, version, root_owned, assembles,
     error}]}``.
     """

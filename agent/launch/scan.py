@@ -34,9 +34,7 @@ class ShutdownScanner:
         text = self._tail + chunk
         marker = text.find(MARKER)
         limit = len(text) if marker < 0 else marker
-        if any(
-            text.rfind(error, 0, limit) + len(error) > len(self._tail) for error in ERRORS if error in text
-        ):
+        if any(text.rfind(error, 0, limit) + len(error) > len(self._tail) for error in ERRORS if error in text):
             self._last_error = now
         if marker >= 0:
             self.told_to_stop = self._last_error is None or now - self._last_error > MEMORY_SECONDS

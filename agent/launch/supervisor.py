@@ -14,64 +14,23 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
 from agent.errors import LauncherError
 from agent.launch import health, overrides, policy
 from agent.launch.bell import Bell
-from agent.launch.children import Reaper
-from agent.launch.cleanup import Cleanup
-from agent.launch.clock import Clock, rfc3339
-from agent.launch.events import Events
-from agent.launch.guard import Guard
 from agent.launch.judge import Facts, Opinion
 from agent.launch.life import Life
-from agent.launch.logstore import LogStore
+from agent.launch.parts import Hold, Intent, Parts
 from agent.launch.policy import Ending, ExitKind, Verdict
-from agent.launch.rundir import Counters, RunDir, reject
-from agent.launch.settings import Settings
-from agent.launch.surroundings import Surroundings
-from agent.launch.tee import Tee
+from agent.launch.record import exit_record
+from agent.launch.rundir import Counters, reject
 
 SERVED_SECONDS = 60.0
 FROZEN_POLL_SECONDS = 1.0
 DRAIN_POLL_SECONDS = 0.5
 HOLD_MAX_SECONDS = 60.0
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The rooms that the supervisor works with."""
-
-    settings: Settings
-    clock: Clock
-    run_dir: RunDir
-    reaper: Reaper
-    guard: Guard
-    log: LogStore
-    tee: Tee
-    events: Events
-    surroundings: Surroundings
-    cleanup: Cleanup
-    say: Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Intent:
-    """What somebody asked for. ``leave`` ends the launcher, else the server is started again."""
-
-    word: str
-    leave: bool
-    verify_memory: bool = True
-
-
-@dataclass(frozen=True)
-class Hold:
-    """A watcher decides about exit ``exit_seq`` until ``until`` (monotonic seconds)."""
-
-    exit_seq: int
-    until: float
 
 
 class Supervisor:
@@ -116,9 +75,7 @@ class Supervisor:
                 remedy="find the cause, then close it with `agent breaker reset`",
             )
         if self._intent is not None and self._intent.leave:
-            raise LauncherError(
-                "the launcher is stopping", code="stopping", remedy="start the launcher again"
-            )
+            raise LauncherError("the launcher is stopping", code="stopping", remedy="start the launcher again")
         self._request(Intent(word, leave=False, verify_memory=verify_memory), None)
 
     def refuse_if_frozen(self) -> None:
@@ -275,15 +232,11 @@ class Supervisor:
             self.life.close()
         self._pending = False
         self.hold_state = None
-        self.life = Life(
-            argv, env, p.settings.address, reaper=p.reaper, guard=p.guard, clock=p.clock, sink=self._take
-        )
+        self.life = Life(argv, env, p.settings.address, reaper=p.reaper, guard=p.guard, clock=p.clock, sink=self._take)
         p.cleanup.watch(self.life.pid)
         self.restarts += 0 if first else 1
         self._save(starts=self.counters.starts + 1)
-        p.events.add(
-            "started", pid=self.life.pid, restarts=self.restarts, overridden=self.applied is not None
-        )
+        p.events.add("started", pid=self.life.pid, restarts=self.restarts, overridden=self.applied is not None)
         self._keep(asyncio.ensure_future(self._watch_ready(self.life)))
         if first:
             self._keep(asyncio.ensure_future(self._look_around()))
@@ -328,9 +281,7 @@ class Supervisor:
         ending = Ending.from_wait(exit_code, self._intent.word if self._intent else None, life.told_to_stop)
         kind = policy.classify(ending)
         self._p.say(f"the server ended: {policy.describe(ending)}")
-        self._usage_with_flags = (
-            kind is ExitKind.USAGE and self.applied is not None and self.applied.changes_flags
-        )
+        self._usage_with_flags = kind is ExitKind.USAGE and self.applied is not None and self.applied.changes_flags
         self._count(kind, life)
         self._record(life, ending)
         self._p.cleanup.begin(asked=kind is ExitKind.ASKED, patience=self._p.settings.stop_timeout)
@@ -344,33 +295,18 @@ class Supervisor:
         if kind in (ExitKind.FAILURE, ExitKind.USAGE):
             self._in_a_row += 1
             now = self._p.clock.wall()
-            self.counters = replace(
-                self.counters, failures=(*policy.recent(self.counters.failures, now), now)
-            )
+            self.counters = replace(self.counters, failures=(*policy.recent(self.counters.failures, now), now))
 
     def _record(self, life: Life, ending: Ending) -> None:
         """The exit record: to the listeners first, then to disk."""
-        assert life.ended_at is not None
-        after = self._p.cleanup.oom_kills()
-        before = life.oom_kill_before
-        record: dict[str, object] = {
-            "v": 1,
-            "seq": self.counters.exit_seq + 1,
-            "pid": life.pid,
-            "command_hash": self._p.surroundings.command_sha256,
-            "started_at": rfc3339(life.started.wall),
-            "ready_at": rfc3339(life.ready.wall) if life.ready else None,
-            "exited_at": rfc3339(life.ended_at.wall),
-            "started_monotonic": life.started.monotonic,
-            "ready_monotonic": life.ready.monotonic if life.ready else None,
-            "exited_monotonic": life.ended_at.monotonic,
-            "code": ending.code,
-            "signal": ending.signal,
-            "asked": ending.asked is not None,
-            "reason": policy.describe(ending),
-            "oom_kill_delta": after - before if after is not None and before is not None else None,
-            "log_offset": self._p.log.end,
-        }
+        record = exit_record(
+            self.counters.exit_seq + 1,
+            life,
+            ending,
+            command_hash=self._p.surroundings.command_sha256,
+            oom_kills=self._p.cleanup.oom_kills(),
+            log_offset=self._p.log.end,
+        )
         self.last_exit = record
         self.counters = replace(self.counters, exit_seq=self.counters.exit_seq + 1)
         self._p.events.add("exit", exit=record, asked=ending.asked is not None)
@@ -407,9 +343,7 @@ class Supervisor:
 
     def _decide(self, kind: ExitKind) -> Verdict:
         failures = len(policy.recent(self.counters.failures, self._p.clock.wall()))
-        verdict = policy.decide(
-            kind, failures, watcher=self.watcher_present, flags_overridden=self._usage_with_flags
-        )
+        verdict = policy.decide(kind, failures, watcher=self.watcher_present, flags_overridden=self._usage_with_flags)
         if verdict is Verdict.BREAKER:
             self._save(breaker_open=True)
             self._p.events.add("breaker", open=True, failures=failures)

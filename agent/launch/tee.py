@@ -33,9 +33,7 @@ def nonblocking_writer(descriptor: int) -> tuple[Callable[[memoryview], int], in
         sock = socket.socket(fileno=os.dup(descriptor))
         return (lambda data: sock.send(data, socket.MSG_DONTWAIT)), descriptor, True
     try:
-        again = os.open(
-            f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-        )
+        again = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError:
         return (lambda data: _polled_write(descriptor, data)), descriptor, stat.S_ISFIFO(mode)
     return (lambda data: os.write(again, data)), again, not _is_null(mode, descriptor)
@@ -56,9 +54,7 @@ def _polled_write(descriptor: int, data: memoryview) -> int:
 class Tee:
     """A bounded buffer in front of a descriptor."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, descriptor: int, *, buffer_bytes: int = BUFFER_BYTES
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int, *, buffer_bytes: int = BUFFER_BYTES) -> None:
         self._loop = loop
         self._limit = buffer_bytes
         self._pending = bytearray()

@@ -18,10 +18,11 @@ from agent.launch.clock import rfc3339
 from agent.launch.command import can_append_flags
 from agent.launch.gpu import visible
 from agent.launch.judge import VERDICT_STATES, judge
+from agent.launch.parts import Parts
 from agent.launch.procfs import Process, cgroup_memory, command_line, shared_memory
 from agent.launch.redaction import redact_argv, redact_env
 from agent.launch.rundir import write_json
-from agent.launch.supervisor import HOLD_MAX_SECONDS, Parts, Supervisor
+from agent.launch.supervisor import HOLD_MAX_SECONDS, Supervisor
 from agent.launch.wire import VERSION, Args, Call, Stream
 
 LOG_CHUNK_BYTES = 32 * 1024
@@ -115,9 +116,7 @@ class Verbs:
     def _on_disk(self) -> Document | None:
         """The set that the next start will use; looking at it changes nothing."""
         p = self._p
-        found, _ = overrides.peek(
-            p.run_dir.overrides_path, p.surroundings.key(), p.settings.argv, p.settings.env
-        )
+        found, _ = overrides.peek(p.run_dir.overrides_path, p.surroundings.key(), p.settings.argv, p.settings.env)
         return found.to_json() if found else None
 
     async def restart(self, args: Args) -> Document:
@@ -146,9 +145,7 @@ class Verbs:
         self._s.refuse_if_frozen()
         p = self._p
         await p.surroundings.refresh()
-        made = overrides.build(
-            args, p.surroundings.key(), p.settings.argv, p.settings.env, rfc3339(p.clock.wall())
-        )
+        made = overrides.build(args, p.surroundings.key(), p.settings.argv, p.settings.env, rfc3339(p.clock.wall()))
         write_json(p.run_dir.overrides_path, made.to_json())
         self._s.overrides_notice = None
         return {"overrides": made.to_json(), "effective_argv": redact_argv(made.apply_argv(p.settings.argv))}
@@ -179,9 +176,7 @@ class Verbs:
                 "env": redact_env(life.env if life else self._p.settings.env),
                 "operator_env": redact_env(self._p.settings.env),
             }
-        raise LauncherError(
-            f"unknown probe {name!r}", code="bad-args", remedy="use ptxas, processes, shm, env or gpu"
-        )
+        raise LauncherError(f"unknown probe {name!r}", code="bad-args", remedy="use ptxas, processes, shm, env or gpu")
 
     async def _probe_ptxas(self, wanted: object) -> Document:
         p = self._p

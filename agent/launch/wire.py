@@ -27,6 +27,7 @@ VERSION = 1
 LINE_BYTES = 64 * 1024
 MAX_CONNECTIONS = 64
 FIRST_LINE_SECONDS = 30.0
+REFUSAL_SECONDS = 2.0
 
 Args = Mapping[str, object]
 Call = Callable[[Args], Awaitable[dict[str, object]]]
@@ -47,9 +48,7 @@ def parse_request(line: bytes, token: str) -> Request:
     try:
         document = json.loads(line)
     except (ValueError, RecursionError):
-        raise LauncherError(
-            "the line is not JSON", code="bad-request", remedy="send one JSON object a line"
-        ) from None
+        raise LauncherError("the line is not JSON", code="bad-request", remedy="send one JSON object a line") from None
     if not isinstance(document, dict):
         raise LauncherError("the line is no object", code="bad-request", remedy="send one JSON object a line")
     if document.get("v") != VERSION:
@@ -60,13 +59,11 @@ def parse_request(line: bytes, token: str) -> Request:
         )
     given = document.get("token")
     if not isinstance(given, str) or not hmac.compare_digest(given.encode(), token.encode()):
-        raise LauncherError(
-            "the token is wrong", code="forbidden", remedy="read it from the run-dir's token file"
-        )
+        raise LauncherError("the token is wrong", code="forbidden", remedy="read it from the run-dir's token file")
     verb, args = document.get("verb"), document.get("args", {})
     if not isinstance(verb, str) or not isinstance(args, dict):
         raise LauncherError(
-            "verb must be a string and args an object", code="bad-request", remedy="see docs/launch.md"
+            "verb must be a string and args an object", code="bad-request", remedy="send the verb's name and an object"
         )
     return Request(document.get("id"), verb, args)
 
@@ -142,6 +139,9 @@ class ControlServer:
         try:
             refusal = self._refuse(writer)
             if refusal is not None:
+                # Take the request first: a peer that still writes would see a broken pipe, not the reason.
+                with contextlib.suppress(ValueError, asyncio.TimeoutError):
+                    await asyncio.wait_for(reader.readline(), REFUSAL_SECONDS)
                 writer.write(failure(None, refusal))
                 await writer.drain()
                 return
@@ -201,19 +201,13 @@ class ControlServer:
         call = self._calls.get(request.verb)
         if call is None:
             known = ", ".join(sorted((*self._calls, *self._streams)))
-            raise LauncherError(
-                f"unknown verb {request.verb!r}", code="unknown-verb", remedy=f"use one of {known}"
-            )
+            raise LauncherError(f"unknown verb {request.verb!r}", code="unknown-verb", remedy=f"use one of {known}")
         try:
             return await call(request.args)
         except OSError as error:
-            raise LauncherError(
-                str(error), code="failed", remedy="check the run-dir's disk and permissions"
-            ) from error
+            raise LauncherError(str(error), code="failed", remedy="check the run-dir's disk and permissions") from error
 
-    async def _stream(
-        self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _stream(self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Send until the peer closes; a slow peer slows this stream alone."""
         sending = asyncio.ensure_future(self._send_all(request, writer))
         gone = asyncio.ensure_future(reader.read())
