@@ -8,6 +8,7 @@ Planning is pure (:func:`plan`, :func:`advise`); only the :class:`Remediator` ac
 
 from agent.remediate.advice import advise
 from agent.remediate.guard import BreakerRecord, Guard, Policy
+from agent.remediate.overrides import from_wire
 from agent.remediate.plan import Plan, Preparation
 from agent.remediate.planning import plan
 from agent.remediate.ports import Hands, Ledger, Observer, SituationSource, View
@@ -29,5 +30,6 @@ __all__ = [
     "SituationSource",
     "View",
     "advise",
+    "from_wire",
     "plan",
 ]

@@ -119,11 +119,12 @@ def _setting(
 
 
 def _needs(facts: AssemblerFacts, situation: Situation, names: tuple[str, ...]) -> str:
-    who = "the installed Triton reads" if situation.assembler_variable else "by Triton version and architecture:"
-    return (
-        f"{facts.path or 'the assembler in use'} does not know {facts.arch or 'this architecture'}; "
-        f"Triton {situation.triton_version or 'of unknown version'}: {who} {' and '.join(names)}"
-    )
+    refused = f"{facts.path or 'the assembler in use'} does not know {facts.arch or 'this architecture'}"
+    if situation.assembler_variable is not None:
+        return f"{refused}; the installed Triton reads {names[0]} for it"
+    if len(names) > 1:
+        return f"{refused}; which variable decides is not known, so both are set: {' and '.join(names)}"
+    return f"{refused}; Triton {situation.triton_version} reads {names[0]} for it (table by version and architecture)"
 
 
 def _still_assembles(chosen: AssemblerCandidate) -> Precondition:

@@ -18,7 +18,7 @@ from agent.remediate import neighbour
 from agent.remediate.book import Book
 from agent.remediate.guard import Guard, executed
 from agent.remediate.hold import Holder
-from agent.remediate.overrides import empty
+from agent.remediate.overrides import empty, from_wire
 from agent.remediate.plan import Plan, Preparation
 from agent.remediate.ports import Hands, Ledger, SituationSource, View
 from agent.remediate.quantities import size
@@ -119,12 +119,9 @@ class Executor:
         if self._view.ended() or self._view.state() not in RUNS:
             return False
         try:
-            overrides = (await self._hands.status()).get("overrides") or {}
-            names = ("flags", "env", "unset_flags")
-            present = msgspec.convert({name: overrides[name] for name in names if name in overrides}, Change)
-        except (AgentError, msgspec.ValidationError):
+            return from_wire((await self._hands.status()).get("overrides")) == action.delta
+        except AgentError:
             return False
-        return present == action.delta
 
     # -- pieces ------------------------------------------------------------------------------------
 

@@ -7,6 +7,9 @@ operator's command and the last one wins (vLLM's parser), hence one value per fl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
 
 from agent.model import Change
 
@@ -20,6 +23,17 @@ def merged(base: Change, flags: Mapping[str, str] | None = None, env: Mapping[st
         env={**base.env, **(env or {})},
         unset_flags=tuple(name for name in base.unset_flags if name not in (flags or {})),
     )
+
+
+def from_wire(document: Mapping[str, Any] | None) -> Change | None:
+    """The launcher's ``overrides`` as a change; a switch has null on the wire and "" here. None = unreadable."""
+    given = document or {}
+    try:
+        flags = [(name, "" if value is None else value) for name, value in given.get("flags") or ()]
+        rest = {"env": given.get("env") or {}, "unset_flags": given.get("unset_flags") or ()}
+        return msgspec.convert({"flags": flags, **rest}, Change)
+    except (msgspec.ValidationError, TypeError, ValueError):
+        return None
 
 
 def empty(change: Change) -> bool:
