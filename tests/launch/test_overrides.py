@@ -113,15 +113,12 @@ def test_allocator_settings_join_those_of_the_operator() -> None:
     merged = overrides.apply_env(env)["PYTORCH_CUDA_ALLOC_CONF"]
     assert merged == env["PYTORCH_CUDA_ALLOC_CONF"] + ",expandable_segments:True"
     assert (
-        merge_allocator("expandable_segments:False,a:1", "expandable_segments:True")
-        == "a:1,expandable_segments:True"
+        merge_allocator("expandable_segments:False,a:1", "expandable_segments:True") == "a:1,expandable_segments:True"
     )
 
 
 def test_null_unsets_a_variable() -> None:
-    assert made({"env": {"TRITON_PTXAS_PATH": None}}).apply_env({"TRITON_PTXAS_PATH": "/x", "A": "1"}) == {
-        "A": "1"
-    }
+    assert made({"env": {"TRITON_PTXAS_PATH": None}}).apply_env({"TRITON_PTXAS_PATH": "/x", "A": "1"}) == {"A": "1"}
 
 
 def test_every_listed_flag_and_variable_has_a_working_value() -> None:

@@ -33,9 +33,7 @@ from agent.launch.policy import (
         (-6, None, True, ExitKind.FAILURE),
     ],
 )
-def test_an_exit_is_judged_by_what_was_asked(
-    code: int, asked: str | None, line: bool, kind: ExitKind
-) -> None:
+def test_an_exit_is_judged_by_what_was_asked(code: int, asked: str | None, line: bool, kind: ExitKind) -> None:
     assert classify(Ending.from_wait(code, asked, line)) is kind
 
 

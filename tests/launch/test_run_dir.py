@@ -26,9 +26,7 @@ async def test_two_launchers_do_not_share_a_run_dir(launch: Factory) -> None:
     assert (await first.status())["child_pid"], "the first one is not disturbed"
 
 
-async def test_a_run_dir_that_cannot_be_made_is_an_error_with_a_remedy(
-    launch: Factory, tmp_path: Path
-) -> None:
+async def test_a_run_dir_that_cannot_be_made_is_an_error_with_a_remedy(launch: Factory, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     launched = launch(run_dir=tmp_path / "file" / "run")
     assert await launched.ended() not in (0, 70)
@@ -109,8 +107,6 @@ async def test_the_zipapp_runs_with_the_standard_library_alone(launch: Factory, 
         "--exit",
         "2",
     ]
-    done = await asyncio.to_thread(
-        subprocess.run, command, capture_output=True, text=True, cwd=tmp_path, timeout=30
-    )
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, cwd=tmp_path, timeout=30)
     assert done.returncode == 2, done.stderr
     assert "server starts" in done.stdout and "Traceback" not in done.stderr

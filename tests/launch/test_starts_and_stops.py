@@ -104,9 +104,7 @@ async def test_an_unknown_program_is_a_usage_error(launch: Factory) -> None:
     ],
 )
 def test_wrong_usage_exits_64_with_a_remedy(argv: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "agent.launch", *argv], capture_output=True, text=True, timeout=30
-    )
+    done = subprocess.run([sys.executable, "-m", "agent.launch", *argv], capture_output=True, text=True, timeout=30)
     assert done.returncode == 64
     assert "remedy" in done.stderr and "Traceback" not in done.stderr
 

@@ -102,9 +102,7 @@ async def test_modes_of_the_run_dir(launch: Factory) -> None:
 
 
 async def test_every_probe_answers(launch: Factory) -> None:
-    launched = launch(
-        "--grandchild", "group", env={"VLLM_API_KEY": "topsecret", "VLLM_LOGGING_LEVEL": "INFO"}
-    )
+    launched = launch("--grandchild", "group", env={"VLLM_API_KEY": "topsecret", "VLLM_LOGGING_LEVEL": "INFO"})
 
     async def printed() -> bool:
         return "grandchild" in await launched.text()
