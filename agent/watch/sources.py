@@ -136,7 +136,7 @@ class LauncherSide:
                     said = error.message
                     self._world.narrator.line(f"{self._spec.name}: waiting for the launcher: {said}")
                 await self._world.clock.sleep(CONNECT_SECONDS)
-        self._history = int(status.get("event_seq") or 0)
+        self._history = int(str(status.get("event_seq") or 0))
         if status.get("child_pid") is not None:
             self._watched.began("operator")
         await self._took(status)
@@ -165,6 +165,10 @@ class LauncherSide:
         }
 
     async def _events(self) -> None:
+        status = self._watched.evidence.status
+        found_dead = exit_record(status.get("last_exit") or {}) if status.get("child_pid") is None else None
+        if found_dead is not None:
+            await self._watched.ended(found_dead)
         stored = self._world.journal.kv_get(self._seen_key)
         after = min(int(stored), self._history) if stored is not None else self._history
         async for event in self._stream.events(after):
