@@ -9,6 +9,7 @@ here, in :mod:`agent.config.actions`, and nowhere else.
 from agent.config.actions import ACTIONS, ActionPolicy, actions_page, default_modes
 from agent.config.dump import effective, effective_yaml
 from agent.config.load import SECRET_NAMES, load
+from agent.config.page import configuration_page
 from agent.config.schema import configuration_schema
 from agent.config.secret import Secret, Secrets
 from agent.config.tree import (
@@ -37,6 +38,7 @@ __all__ = [
     "Slack",
     "Verify",
     "actions_page",
+    "configuration_page",
     "configuration_schema",
     "default_modes",
     "effective",

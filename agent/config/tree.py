@@ -17,7 +17,6 @@ from agent.config.actions import default_modes
 from agent.config.secret import Secret, Secrets
 from agent.model import Mode
 
-Seconds = Annotated[float, Meta(gt=0)]
 EnvName = Annotated[
     str,
     Meta(
@@ -73,7 +72,7 @@ class Budget(_Strict, frozen=True, kw_only=True):
     """How often one fault of one server may be acted on; the steps of one incident count as one entry."""
 
     actions: Annotated[int, Meta(ge=0, description="Entries per (fault, server) in the window.")] = 3
-    window_seconds: Seconds = 3600
+    window_seconds: Annotated[float, Meta(gt=0, description="Length of the window.")] = 3600
     steps: Annotated[int, Meta(ge=1, le=16, description="Steps of one stepping remedy.")] = 4
 
 
@@ -81,7 +80,7 @@ class Breaker(_Strict, frozen=True, kw_only=True):
     """When the agent stops acting on a server until a person says `agent breaker reset`."""
 
     failures: Annotated[int, Meta(ge=1, description="Failed repairs in the window that open it.")] = 3
-    window_seconds: Seconds = 900
+    window_seconds: Annotated[float, Meta(gt=0, description="Length of the window.")] = 900
 
 
 class Verify(_Strict, frozen=True, kw_only=True):
@@ -99,7 +98,7 @@ class Slack(_Strict, frozen=True, kw_only=True):
 
     api_url: Annotated[str | None, Meta(description="Base URL of the Web API; for proxies and tests.")] = None
     channel_id: ChannelId | None = None
-    enabled: bool = True
+    enabled: Annotated[bool, Meta(description="False: nothing is sent to Slack.")] = True
 
 
 class Settings(_Strict, frozen=True, kw_only=True):
@@ -124,7 +123,9 @@ class Settings(_Strict, frozen=True, kw_only=True):
         Meta(min_length=1, description="Wait before the n-th action on one fault; the last value repeats."),
     ] = (0, 1, 2, 4, 8, 16, 32, 60)
     breaker: Breaker = Breaker()
-    approval_expires_seconds: Seconds = 3600
+    approval_expires_seconds: Annotated[
+        float, Meta(gt=0, description="How long an action waits for a person.")
+    ] = 3600
     verify: Verify = Verify()
     runbook_base_url: Annotated[
         str | None, Meta(description="Prefix of runbook links, http:// or https://.")

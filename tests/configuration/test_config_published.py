@@ -13,7 +13,7 @@ import yaml
 
 from agent.cli import main
 from agent.cli.published import published, text
-from agent.config import ACTIONS, actions_page, effective, load
+from agent.config import ACTIONS, actions_page, configuration_page, effective, load
 from agent.model import (
     Action,
     ActionState,
@@ -44,6 +44,13 @@ def test_the_page_of_actions_is_current() -> None:
     assert (ROOT / "docs" / "actions.md").read_text(encoding="utf-8") == actions_page()
     for policy in ACTIONS:
         assert f"| `{policy.name}` | `{policy.mode.value}` |" in actions_page()
+
+
+def test_the_page_of_the_configuration_is_current_and_names_every_key() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert page == configuration_page()
+    for key in ("servers[].api_key_env", "budget.actions", "verify.hold_seconds", "slack.channel_id"):
+        assert f"| `{key}` |" in page
 
 
 def check(name: str, value: object) -> None:
