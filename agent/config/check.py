@@ -90,9 +90,7 @@ def unknown_key(path: Keys, known: tuple[str, ...]) -> Mismatch:
     key = str(path[-1])
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     if _SECRET.search(key) and not near:
-        remedy = (
-            "secrets come from the environment: SLACK_WEBHOOK_URL, SLACK_BOT_TOKEN, VLLM_API_KEY or *_FILE"
-        )
+        remedy = "secrets come from the environment: SLACK_WEBHOOK_URL, SLACK_BOT_TOKEN, VLLM_API_KEY or *_FILE"
     elif near:
         remedy = f"did you mean `{near[0]}`?"
     else:
@@ -107,11 +105,7 @@ def fields_of(kind: object) -> dict[str, object]:
 
 
 def _struct_of(kind: object) -> type[msgspec.Struct] | None:
-    if (
-        isinstance(kind, type)
-        and not isinstance(kind, types.GenericAlias)
-        and issubclass(kind, msgspec.Struct)
-    ):
+    if isinstance(kind, type) and not isinstance(kind, types.GenericAlias) and issubclass(kind, msgspec.Struct):
         return kind
     return None
 
@@ -169,9 +163,7 @@ def _semantic(settings: Settings) -> Iterator[Mismatch]:
 
 def _server(server: Server, path: Keys) -> Iterator[Mismatch]:
     if server.url is None and server.run_dir is None:
-        yield Mismatch(
-            path, f"`{dotted(path)}`: neither url nor run_dir", "say where the server is: add `url`"
-        )
+        yield Mismatch(path, f"`{dotted(path)}`: neither url nor run_dir", "say where the server is: add `url`")
     if server.url is not None and not (_web_url(server.url) or re.match(r"unix:///.", server.url)):
         yield Mismatch(
             (*path, "url"),
@@ -179,9 +171,7 @@ def _server(server: Server, path: Keys) -> Iterator[Mismatch]:
             "write http://HOST:PORT, https://… or unix:///…",
         )
     if server.root_path is not None and not server.root_path.startswith("/"):
-        yield Mismatch(
-            (*path, "root_path"), f"`{dotted((*path, 'root_path'))}`: must begin with /", "write /prefix"
-        )
+        yield Mismatch((*path, "root_path"), f"`{dotted((*path, 'root_path'))}`: must begin with /", "write /prefix")
 
 
 def _web_url(text: str) -> bool:

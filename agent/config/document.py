@@ -76,9 +76,7 @@ def read_document(path: Path) -> Document:
             f"cannot be read: {reason}", where=str(path), remedy="make the file readable for the agent's user"
         ) from None
     if len(raw) > MAX_BYTES:
-        raise ConfigError(
-            "is larger than 1 MiB", where=f"{path}:1", remedy="this is not a configuration file"
-        )
+        raise ConfigError("is larger than 1 MiB", where=f"{path}:1", remedy="this is not a configuration file")
     return parse_document(_decode(raw, str(path)), str(path))
 
 
@@ -184,9 +182,7 @@ class _Reader:
             here = (*path, key)
             if key in values:
                 first = self.lines[here]
-                raise self._error(
-                    key_node, f"`{key}` is given twice (first on line {first})", "keep one of them"
-                )
+                raise self._error(key_node, f"`{key}` is given twice (first on line {first})", "keep one of them")
             self.lines[here] = _line(key_node)
             values[key] = self.value(value_node, here)
         return values

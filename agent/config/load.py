@@ -83,9 +83,7 @@ def _place(values: dict[str, Value], keys: Keys, value: Value, name: str) -> Non
         if child is None:
             child = {}
         if not isinstance(child, dict):
-            raise ConfigError(
-                f"`{key}` in the file is no mapping", where=name, remedy="correct the file first"
-            )
+            raise ConfigError(f"`{key}` in the file is no mapping", where=name, remedy="correct the file first")
         inner[str(key)] = inner = dict(child)
     inner[str(keys[-1])] = value
 

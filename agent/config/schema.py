@@ -21,8 +21,7 @@ def configuration_schema() -> dict[str, Any]:
     modes = definition["properties"]["actions"]
     reference = modes.pop("additionalProperties")
     modes["properties"] = {
-        policy.name: {**reference, "description": policy.changes, "default": policy.mode.value}
-        for policy in ACTIONS
+        policy.name: {**reference, "description": policy.changes, "default": policy.mode.value} for policy in ACTIONS
     }
     modes["additionalProperties"] = False
     modes.pop("default", None)

@@ -58,13 +58,9 @@ class Server(_Strict, frozen=True, kw_only=True):
     ]
     url: Annotated[str | None, Meta(description="Base URL: http://, https:// or unix:///path.")] = None
     run_dir: Annotated[str | None, Meta(description="Run-dir of the launcher that owns the server.")] = None
-    log: Annotated[
-        tuple[str, ...], Meta(description="Log files to follow where no launcher gives the log.")
-    ] = ()
+    log: Annotated[tuple[str, ...], Meta(description="Log files to follow where no launcher gives the log.")] = ()
     api_key_env: EnvName | None = None
-    tls_ca: Annotated[
-        str | None, Meta(description="PEM file of the CA that signed the server's certificate.")
-    ] = None
+    tls_ca: Annotated[str | None, Meta(description="PEM file of the CA that signed the server's certificate.")] = None
     root_path: Annotated[str | None, Meta(description="vLLM's --root-path.")] = None
 
 
@@ -108,9 +104,7 @@ class Settings(_Strict, frozen=True, kw_only=True):
     state_dir: Annotated[str, Meta(min_length=1, description="Folder of the journal; one watcher each.")] = (
         "/var/lib/vllm-agent"
     )
-    servers: Annotated[
-        tuple[Server, ...], Meta(description="Empty: the server comes from the command line.")
-    ] = ()
+    servers: Annotated[tuple[Server, ...], Meta(description="Empty: the server comes from the command line.")] = ()
     poll_seconds: Annotated[float, Meta(ge=0.05, le=300, description="Between two scrapes.")] = 1.0
     log_level: LogLevel = LogLevel.INFO
     actions: Annotated[
@@ -123,13 +117,9 @@ class Settings(_Strict, frozen=True, kw_only=True):
         Meta(min_length=1, description="Wait before the n-th action on one fault; the last value repeats."),
     ] = (0, 1, 2, 4, 8, 16, 32, 60)
     breaker: Breaker = Breaker()
-    approval_expires_seconds: Annotated[
-        float, Meta(gt=0, description="How long an action waits for a person.")
-    ] = 3600
+    approval_expires_seconds: Annotated[float, Meta(gt=0, description="How long an action waits for a person.")] = 3600
     verify: Verify = Verify()
-    runbook_base_url: Annotated[
-        str | None, Meta(description="Prefix of runbook links, http:// or https://.")
-    ] = None
+    runbook_base_url: Annotated[str | None, Meta(description="Prefix of runbook links, http:// or https://.")] = None
     slack: Slack = Slack()
 
 

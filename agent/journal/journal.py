@@ -198,9 +198,7 @@ class Journal:
         if value is None:
             self._store.write(lambda db: db.execute("DELETE FROM kv WHERE key = ?", (key,)))
             return
-        self._store.write(
-            lambda db: db.execute("INSERT OR REPLACE INTO kv (key, value) VALUES (?, ?)", (key, value))
-        )
+        self._store.write(lambda db: db.execute("INSERT OR REPLACE INTO kv (key, value) VALUES (?, ?)", (key, value)))
 
     def kv_keys(self, prefix: str = "") -> tuple[str, ...]:
         """The keys that begin with ``prefix``, sorted."""

@@ -106,8 +106,7 @@ class Outbox:
         """It is tried again at ``next_at``."""
         self._store.write(
             lambda db: db.execute(
-                "UPDATE outbox SET error = ?, attempts = attempts + 1, next_at = ?"
-                " WHERE notifier = ? AND key = ?",
+                "UPDATE outbox SET error = ?, attempts = attempts + 1, next_at = ? WHERE notifier = ? AND key = ?",
                 (error, rfc3339(next_at), delivery.notifier, delivery.key),
             )
         )
@@ -128,8 +127,7 @@ class Outbox:
         return self._store.write(
             lambda db: (
                 db.execute(
-                    "UPDATE outbox SET state = 'pending', next_at = ?"
-                    " WHERE notifier = ? AND state = 'parked'",
+                    "UPDATE outbox SET state = 'pending', next_at = ? WHERE notifier = ? AND state = 'parked'",
                     (now, notifier),
                 ).rowcount
             )

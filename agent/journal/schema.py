@@ -43,9 +43,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 SCHEMA_VERSION = len(MIGRATIONS)
 
 
-def migrate(
-    connection: sqlite3.Connection, where: str, migrations: tuple[tuple[str, ...], ...] = MIGRATIONS
-) -> int:
+def migrate(connection: sqlite3.Connection, where: str, migrations: tuple[tuple[str, ...], ...] = MIGRATIONS) -> int:
     """Bring the file to the newest version and return the version it had. Raises JournalError: newer."""
     had = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if had > len(migrations):

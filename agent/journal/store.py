@@ -121,9 +121,7 @@ class Store:
         return connection
 
     def _open(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
-        )
+        connection = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
@@ -231,9 +229,7 @@ def snapshot(path: Path) -> sqlite3.Connection:
         migrate(memory, str(path))
     except sqlite3.DatabaseError as error:
         memory.close()
-        raise JournalError(
-            f"the journal cannot be read: {error}", where=str(path), remedy=_READ_REMEDY
-        ) from None
+        raise JournalError(f"the journal cannot be read: {error}", where=str(path), remedy=_READ_REMEDY) from None
     return memory
 
 

@@ -46,9 +46,7 @@ class Dispatcher:
         self._journal = journal
         self._clock = clock
         self._observe = observe or (lambda notifier, outcome: None)
-        self._lanes = [
-            _Lane(notifier, journal, clock, self._observe, min_interval_seconds) for notifier in notifiers
-        ]
+        self._lanes = [_Lane(notifier, journal, clock, self._observe, min_interval_seconds) for notifier in notifiers]
 
     def publish(self, incident: Incident) -> None:
         """Queue what each notifier should say about this incident now; the same content is queued once."""

@@ -55,14 +55,10 @@ def render(incident: Incident, runbook_base_url: str | None = None) -> Message:
     if incident.evidence:
         blocks.append(_section(_evidence(incident)))
     if incident.actions:
-        blocks.append(
-            _section("*What was done*\n" + "\n".join(_action(one) for one in incident.actions[-8:]))
-        )
+        blocks.append(_section("*What was done*\n" + "\n".join(_action(one) for one in incident.actions[-8:])))
     if advice := next_step(incident):
         blocks.append(_section(f"*What to do*\n{say(advice)}"))
-    blocks.append(
-        {"type": "context", "elements": [_markdown(cut(_context(incident, runbook_base_url), _FIELD))]}
-    )
+    blocks.append({"type": "context", "elements": [_markdown(cut(_context(incident, runbook_base_url), _FIELD))]})
     text = f"{head}. {incident.summary}"
     return Message(text=cut(say(text), _SECTION), blocks=blocks)
 
@@ -82,9 +78,7 @@ def next_step(incident: Incident) -> str | None:
     if incident.note:
         lines.append(incident.note)
     if not lines and incident.state is IncidentState.UNRESOLVED:
-        lines.append(
-            "Nothing safe is left to try: read the evidence, repair by hand, then `agent breaker reset`."
-        )
+        lines.append("Nothing safe is left to try: read the evidence, repair by hand, then `agent breaker reset`.")
     return "\n".join(lines) or None
 
 

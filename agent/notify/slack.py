@@ -141,6 +141,4 @@ def _code(response: Any) -> str:
 def _word(body: object) -> str:
     """Slack's answer to a webhook is one word such as ``no_service``; anything else is not repeated."""
     text = str(body).strip()
-    return (
-        text if len(text) <= 60 and text.isascii() and text.replace("_", "").isalnum() else "no reason given"
-    )
+    return text if len(text) <= 60 and text.isascii() and text.replace("_", "").isalnum() else "no reason given"

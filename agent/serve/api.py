@@ -147,9 +147,7 @@ async def _body(request: web.Request) -> _Body:
     try:
         body = msgspec.json.decode(raw, type=_Body)
     except msgspec.DecodeError as error:
-        raise UsageError(
-            f"the body does not hold: {error}", remedy='send {"actor": "NAME"} or nothing'
-        ) from None
+        raise UsageError(f"the body does not hold: {error}", remedy='send {"actor": "NAME"} or nothing') from None
     if not body.actor.isprintable() or not 1 <= len(body.actor) <= _MAX_ACTOR:
         raise UsageError("actor must be 1 to 64 printable characters", remedy='send {"actor": "NAME"}')
     return body

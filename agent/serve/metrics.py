@@ -38,9 +38,7 @@ class AgentMetrics:
         Info("vllm_agent_build", "Version of the agent.", registry=registry).info({"version": version})
         self._state = gauge("server_state", "1 for the state the server is in.", "server", "state")
         self._starts = counter("server_starts", "Starts of the server.", "server", "reason")
-        self._incidents = counter(
-            "incidents", "Incidents by class and outcome.", "server", "class", "outcome"
-        )
+        self._incidents = counter("incidents", "Incidents by class and outcome.", "server", "class", "outcome")
         self._open = gauge("incidents_open", "Incidents that are not closed.", "server")
         self._actions = counter("actions", "Actions by outcome.", "server", "action", "outcome")
         self._repair = Histogram(

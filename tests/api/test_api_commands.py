@@ -85,9 +85,7 @@ async def test_an_incident_says_what_to_do(run: Run, at: str) -> None:
 
 async def test_a_log_line_cannot_paint_the_terminal(run: Run, at: str, backend: MemoryBackend) -> None:
     evil = "\x1b[2J\x1b]0;owned\x07 ok\u202e"
-    backend.known["i-3"] = incident(
-        "i-3", summary=evil, evidence=(Evidence(source="log", where="a", text=evil),)
-    )
+    backend.known["i-3"] = incident("i-3", summary=evil, evidence=(Evidence(source="log", where="a", text=evil),))
     for command in (("incident", "i-3"), ("incidents",)):
         _, out, _ = await run(*command, at)
         assert "ok" in out and not set("\x1b\x07\u202e") & set(out)

@@ -48,20 +48,14 @@ async def test_a_wrong_limit_is_refused(http: aiohttp.ClientSession, limit: str)
     assert status == 400 and well_formed(body)
 
 
-async def test_orders_reach_the_backend_with_their_actor(
-    http: aiohttp.ClientSession, backend: MemoryBackend
-) -> None:
-    status, body = await ask(
-        http, "POST", "/api/v1/actions/a-1/approve", headers=BEARER, json={"actor": "ana"}
-    )
+async def test_orders_reach_the_backend_with_their_actor(http: aiohttp.ClientSession, backend: MemoryBackend) -> None:
+    status, body = await ask(http, "POST", "/api/v1/actions/a-1/approve", headers=BEARER, json={"actor": "ana"})
     assert (status, body["id"], body["state"]) == (200, "a-1", "approved")
     assert (await ask(http, "POST", "/api/v1/actions/i-1/deny", headers=BEARER))[1]["state"] == "denied"
     assert (await ask(http, "POST", "/api/v1/freeze", headers=BEARER))[1] == {"frozen": True}
     assert (await ask(http, "POST", "/api/v1/thaw", headers=BEARER))[1] == {"frozen": False}
     reset = {"actor": "ana", "server": "chat"}
-    assert (await ask(http, "POST", "/api/v1/breaker/reset", headers=BEARER, json=reset))[1] == {
-        "reset": ["chat"]
-    }
+    assert (await ask(http, "POST", "/api/v1/breaker/reset", headers=BEARER, json=reset))[1] == {"reset": ["chat"]}
     assert backend.told == [
         ("approved a-1", "ana"), ("denied a-1", "api"), ("freeze", "api"), ("thaw", "api"),
         ("reset chat", "ana"),
@@ -100,10 +94,7 @@ async def test_a_write_needs_the_token(
     http: aiohttp.ClientSession, backend: MemoryBackend, headers: dict[str, str]
 ) -> None:
     for path in ("actions/a-1/approve", "actions/a-1/deny", "freeze", "thaw", "breaker/reset"):
-        raw = {
-            name: value.encode("utf-8", "surrogateescape").decode("latin-1")
-            for name, value in headers.items()
-        }
+        raw = {name: value.encode("utf-8", "surrogateescape").decode("latin-1") for name, value in headers.items()}
         status, body = await ask(http, "POST", f"/api/v1/{path}", headers=raw)
         assert status == 401 and well_formed(body)
     assert backend.told == []

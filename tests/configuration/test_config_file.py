@@ -135,9 +135,7 @@ def test_dry_run_lowers_every_mode_but_off(tmp_path: Path) -> None:
         ("poll_seconds: " + "1" * 5000, 1, ["too long"]),
     ],
 )
-def test_what_does_not_hold_is_named_with_its_line(
-    tmp_path: Path, text: str, line: int, words: list[str]
-) -> None:
+def test_what_does_not_hold_is_named_with_its_line(tmp_path: Path, text: str, line: int, words: list[str]) -> None:
     error = refused(tmp_path, text)
     assert str(error).startswith(f"{tmp_path}/agent.yaml:{line}: ") or "nested" in words[0]
     for word in words:

@@ -108,9 +108,7 @@ def test_what_the_agent_writes_matches_its_schema() -> None:
 def test_the_wire_schema_takes_requests_and_refuses_unknown_verbs() -> None:
     request = {"v": 1, "id": 1, "token": "t", "verb": "hold", "args": {"exit_seq": 3, "seconds": 20}}
     check("verbs", request)
-    check(
-        "verbs", {"v": 1, "id": 1, "ok": False, "error": {"code": "refused", "message": "m", "remedy": None}}
-    )
+    check("verbs", {"v": 1, "id": 1, "ok": False, "error": {"code": "refused", "message": "m", "remedy": None}})
     for wrong in ({"verb": "format-disk", "args": {}}, {"args": {"exit_seq": 3, "seconds": 61}}):
         with pytest.raises(jsonschema.ValidationError):
             check("verbs", request | wrong)

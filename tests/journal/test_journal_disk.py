@@ -181,9 +181,7 @@ def test_a_reader_without_permission_is_told_so(tmp_path: Path) -> None:
         "    try: opening(Path(sys.argv[1]))\n"
         "    except JournalError as error: print(error)\n"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=60
-    )
+    run = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=60)
     assert "cannot be read: Permission denied" in run.stdout, run.stderr
     assert "cannot be written: Permission denied" in run.stdout and "Traceback" not in run.stderr
 
@@ -197,9 +195,7 @@ def test_closing_writes_back_what_is_held(tmp_path: Path) -> None:
         assert len(journal.incidents()) == 5
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"not a database at all\n" * 500, b"SQLite format 3\0" + b"\xff" * 9000]
-)
+@pytest.mark.parametrize("content", [b"", b"not a database at all\n" * 500, b"SQLite format 3\0" + b"\xff" * 9000])
 def test_a_file_that_is_no_database_is_set_aside(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "journal.db"
     file.write_bytes(content)

@@ -57,9 +57,7 @@ def test_the_budget_sees_one_fault_of_one_server_in_its_window(tmp_path: Path) -
     clock = TestClock()
     with Journal.open(tmp_path, clock) as journal:
         start = clock.now()
-        for number, (server, fault) in enumerate(
-            [("chat", "x"), ("chat", "y"), ("embed", "x"), ("chat", "x")]
-        ):
+        for number, (server, fault) in enumerate([("chat", "x"), ("chat", "y"), ("embed", "x"), ("chat", "x")]):
             journal.save_incident(incident(f"i-{number}", server=server, fault=fault))
             journal.save_action(action(f"a-{number}", incident=f"i-{number}", clock=clock))
             clock.advance(600)
@@ -103,9 +101,7 @@ def test_events_are_numbered_across_restarts(tmp_path: Path) -> None:
 def test_pruning_drops_what_is_old_and_closed_only(tmp_path: Path) -> None:
     clock = TestClock()
     with Journal.open(tmp_path, clock) as journal:
-        journal.save_incident(
-            incident("i-old", IncidentState.RESOLVED, clock, actions=(action("a-old", "i-old"),))
-        )
+        journal.save_incident(incident("i-old", IncidentState.RESOLVED, clock, actions=(action("a-old", "i-old"),)))
         journal.save_incident(incident("i-open", IncidentState.OPEN, clock))
         journal.append_event("x", None, {})
         clock.advance(1000)

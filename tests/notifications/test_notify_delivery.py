@@ -148,9 +148,7 @@ async def test_a_webhook_says_the_beginning_and_the_end(hook: Desk, slack: Slack
     assert len(slack.hooked) == 2
 
 
-async def test_a_webhook_begins_with_the_cause_and_not_with_the_first_guess(
-    hook: Desk, slack: SlackStandIn
-) -> None:
+async def test_a_webhook_begins_with_the_cause_and_not_with_the_first_guess(hook: Desk, slack: SlackStandIn) -> None:
     hook.dispatcher.publish(incident("i-1", fault="engine-dead", summary="the log is being read"))
     await hook.settle(10)
     hook.dispatcher.publish(incident("i-1", fault="oom-serving"))

@@ -46,9 +46,7 @@ def test_the_cause_comes_first_and_what_to_do_is_there() -> None:
 
 def test_a_log_line_can_neither_ping_nor_draw_a_link() -> None:
     evil = "<!channel> <https://evil.example|click> & ``` <@U1>"
-    message = render(
-        incident(summary=evil, evidence=(Evidence(source="log", where="a:1", text=evil),), note=evil)
-    )
+    message = render(incident(summary=evil, evidence=(Evidence(source="log", where="a:1", text=evil),), note=evil))
     shown = message.text + json.dumps(message.blocks[1:])
     assert "<" not in shown and "&lt;!channel&gt;" in shown
     assert shown.count("```") == 2
@@ -66,9 +64,7 @@ def test_a_runbook_is_linked_where_a_base_is_known() -> None:
     from msgspec.structs import replace
 
     known = replace(incident(), runbook="runbooks/faults/oom-serving")
-    assert "<https://r.example/runbooks/faults/oom-serving|runbook>" in str(
-        render(known, "https://r.example/").blocks
-    )
+    assert "<https://r.example/runbooks/faults/oom-serving|runbook>" in str(render(known, "https://r.example/").blocks)
     assert "runbook>" not in str(render(known).blocks)
 
 
@@ -77,9 +73,7 @@ def test_a_runbook_is_linked_where_a_base_is_known() -> None:
 def test_every_incident_fits_into_slack(words: str, count: int, state: IncidentState) -> None:
     evidence = tuple(Evidence(source="log", where="f:1", text=words) for _ in range(count))
     actions = tuple(action(f"a-{number}", outcome=words) for number in range(count))
-    one: Incident = incident(
-        state=state, summary=words or "x", evidence=evidence, actions=actions, note=words or None
-    )
+    one: Incident = incident(state=state, summary=words or "x", evidence=evidence, actions=actions, note=words or None)
     assert within_limits(render(one))
 
 
