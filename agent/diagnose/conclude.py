@@ -9,10 +9,20 @@ decisive line is never certain.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from dataclasses import replace
 
-from agent.diagnose.catalogue import Catalogue, Fault, Phase, Signature
+from agent.diagnose.candidates import (
+    DEAD,
+    HOST_OOM,
+    INVALID,
+    SERVED,
+    Candidate,
+    candidates_of,
+    hang_rule,
+    host_oom_rule,
+    without_guesses,
+)
+from agent.diagnose.catalogue import Catalogue, Fault
 from agent.diagnose.families import read_assembler, read_cache, read_occupancy, read_port, read_process
 from agent.diagnose.memory import read_memory
 from agent.diagnose.reading import Reading, fill
@@ -24,132 +34,20 @@ from agent.model import Cause, Confidence, Context, Evidence, Exit, Finding, Mec
 
 MAX_EVIDENCE = 6
 _LOUDNESS = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
-_RANK = {Confidence.CERTAIN: 0, Confidence.LIKELY: 1, Confidence.POSSIBLE: 2}
-DEAD, HANG, HOST_OOM, INVALID = "engine-dead", "engine-hang", "host-oom-kill", "config-invalid"
-# What only a server that was already serving, or was still starting, prints.
-_SERVED = re.compile(
-    r"output_handler failed|encountered a fatal error|Error in \w+ stream|[Ee]ngine loop is not running"
-    r"|[Bb]ackground (?:loop|task)|AsyncEngineDeadError|chat[_ ]?completion"
-)
-_STARTING = re.compile(r"failed to start|initialization failed|failed to initialize", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """An anchor read as one fault."""
-
-    fault: Fault
-    signature: Signature
-    anchor: Anchor
-    phase: Phase
-    confidence: Confidence
-
-    @property
-    def order(self) -> tuple[int, int, int]:
-        return _RANK[self.confidence], -self.anchor.line.depth, self.anchor.sequence
 
 
 def conclude(start: Start, catalogue: Catalogue, context: Context) -> tuple[Cause, ...]:
     """The causes of this start, most likely first."""
-    found = _candidates(start)
+    found = candidates_of(start)
     initiating = [c for c in found if c.signature.role == "initiating"]
     cascade = [c for c in found if c.signature.role == "cascade"]
-    initiating = _without_guesses(initiating, start)
-    initiating = _hang_rule(initiating, start)
-    initiating = _host_oom_rule(initiating, cascade, catalogue, context)
+    initiating = without_guesses(initiating, start)
+    initiating = hang_rule(initiating, start)
+    initiating = host_oom_rule(initiating, cascade, catalogue, context)
     judge = _Judge(start, catalogue, context, cascade)
     if not initiating:
         return judge.without_cause()
     return judge.with_cause(sorted(initiating, key=lambda c: c.order))
-
-
-def _candidates(start: Start) -> list[Candidate]:
-    found: list[Candidate] = []
-    fallback = _fallback_phase(start)
-    for anchor in start.anchors:
-        if anchor.after_shutdown:
-            continue
-        phase = fallback if anchor.phase == "unknown" else anchor.phase
-        chosen = anchor.candidate(phase)
-        if chosen is None:
-            continue
-        fault, signature = chosen
-        confidence = signature.confidence
-        if (
-            any(pattern in start.unless for pattern in fault.conditions.unless)
-            and confidence is not Confidence.CERTAIN
-        ):
-            continue
-        if anchor.phase == "unknown" and signature.phases and confidence is Confidence.CERTAIN:
-            confidence = Confidence.LIKELY if phase != "unknown" else Confidence.POSSIBLE
-        found.append(Candidate(fault, signature, anchor, phase, confidence))
-    return found
-
-
-def _fallback_phase(start: Start) -> Phase:
-    """The phase of errors that came without one: by what was printed about the same death."""
-    if start.ready:
-        return "serving"
-    texts = [anchor.line.text for anchor in start.anchors]
-    if any(_SERVED.search(text) for text in texts) or start.throughput:
-        return "serving"
-    return "warmup" if any(_STARTING.search(text) for text in texts) else "unknown"
-
-
-def _without_guesses(found: list[Candidate], start: Start) -> list[Candidate]:
-    """A traceback that merely passes through a place is a guess; any named exception is better."""
-    if not start.exceptions:
-        return found
-    return [
-        c for c in found if not (c.fault.family == "memory" and c.signature.confidence is Confidence.POSSIBLE)
-    ]
-
-
-def _hang_rule(found: list[Candidate], start: Start) -> list[Candidate]:
-    """The broadcast message alone: a compile prints it too, and what went on afterwards was no hang."""
-    kept: list[Candidate] = []
-    for candidate in found:
-        guess = candidate.fault.fault == HANG and candidate.signature.confidence is Confidence.POSSIBLE
-        if guess and start.throughput and start.throughput[0] > candidate.anchor.last_sequence:
-            continue
-        if guess and start.ready and not candidate.anchor.ready:
-            continue
-        if (
-            guess
-            and not start.ready
-            and start.milestone in ("banner", "loading", "loaded", "compiling", "capturing")
-        ):
-            continue
-        if guess and (candidate.anchor.ready or _repeated(found)):
-            candidate = Candidate(
-                candidate.fault, candidate.signature, candidate.anchor, candidate.phase, Confidence.LIKELY
-            )
-        kept.append(candidate)
-    return kept
-
-
-def _repeated(found: list[Candidate]) -> bool:
-    return sum(c.anchor.count for c in found if c.fault.fault == HANG) > 1
-
-
-def _host_oom_rule(
-    found: list[Candidate], cascade: list[Candidate], catalogue: Catalogue, context: Context
-) -> list[Candidate]:
-    """A worker that ended by signal 9 proves nothing; the kernel's counter decides, both ways."""
-    kills = context.exit.oom_kill_delta if context.exit else None
-    if kills is None:
-        return found
-    if kills == 0:
-        return [c for c in found if c.fault.fault != HOST_OOM or c.confidence is Confidence.CERTAIN]
-    mine = [c for c in found if c.fault.fault == HOST_OOM]
-    others = [c for c in found if c.fault.fault != HOST_OOM]
-    if mine:
-        return [Candidate(c.fault, c.signature, c.anchor, c.phase, Confidence.CERTAIN) for c in mine] + others
-    fault = catalogue.get(HOST_OOM)
-    if fault is None or not cascade or any(c.confidence is Confidence.CERTAIN for c in others):
-        return found
-    first = min(cascade, key=lambda c: c.order)
-    return [Candidate(fault, fault.signatures[0], first.anchor, first.phase, Confidence.CERTAIN), *others]
 
 
 class _Judge:
@@ -195,6 +93,13 @@ class _Judge:
             return False
         return all(not candidate.anchor.ready for candidate in mine)
 
+    def _survived(self, mine: list[Candidate]) -> bool:
+        """Tokens went on being made after the last of these lines: requests failed, the server did not."""
+        tokens = self._start.throughput
+        if self._start.ready is None or tokens is None or self._dead or self._failed_exit():
+            return False
+        return all(tokens[0] > candidate.anchor.last_sequence for candidate in mine)
+
     def _failed_exit(self) -> bool:
         record = self._context.exit
         return record is not None and not record.asked
@@ -216,9 +121,9 @@ class _Judge:
     def _dead_cause(self, confidence: Confidence) -> list[Cause]:
         if not self._dead:
             return []
-        if self._start.ready is None and not any(_SERVED.search(c.anchor.line.text) for c in self._dead):
+        if self._start.ready is None and not any(SERVED.search(c.anchor.line.text) for c in self._dead):
             confidence = Confidence.POSSIBLE if self._start.exceptions else confidence
-        mine = [Candidate(c.fault, c.signature, c.anchor, c.phase, confidence) for c in self._dead]
+        mine = [replace(c, confidence=confidence) for c in self._dead]
         mine.sort(key=lambda c: (-c.anchor.line.depth, c.anchor.sequence))
         return [self._cause(mine, ())]
 
@@ -232,7 +137,11 @@ class _Judge:
     def _cause(self, mine: list[Candidate], explains: tuple[str, ...], *, demoted: bool = False) -> Cause:
         first = mine[0]
         reading = self._read(mine)
-        severity = Severity.INFO if demoted else max((_severity(c) for c in mine), key=_LOUDNESS.index)
+        severity = max((_severity(c) for c in mine), key=_LOUDNESS.index)
+        if demoted:
+            severity = Severity.INFO
+        elif self._survived(mine):
+            severity = Severity.WARNING
         confidence = Confidence.POSSIBLE if demoted and explains == () else first.confidence
         return self._finish(first.fault, confidence, severity, reading, self._evidence(mine), explains)
 

@@ -30,7 +30,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     time: str | None = None
 
 
-_ANSI = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_]")
+_ANSI = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)|\x1b[@-_]")
 _WRAPPER = re.compile(
     r"\s*(?:"
     r"[│┃|]\s"

@@ -118,7 +118,7 @@ class Start:
                 self._milestone(name, line, where, sequence)
             if slot.frames and not self.ready:
                 self._frame(slot, line, where, sequence)
-            if slot.unless:
+            if slot.unless and line.level in ("error", "none"):
                 self.unless.add(slot.pattern)
             # Several patterns may know one line: it is still one signal.
             signal = self._anchor(slot, line, where, sequence) if slot.candidates else None

@@ -47,6 +47,7 @@ def test_cuts_change_nothing(cuts: list[int]) -> None:
 def test_any_bytes_are_read_and_the_fault_after_them_is_still_seen(rubbish: bytes) -> None:
     read = new()
     read.feed(rubbish)
+    assert read.lines == rubbish.count(b"\n")
     read.feed(b"\n" + READY_LINE + OOM_LINE + b"\n")
     read.finish()
     assert "oom-serving" in [cause.finding.fault for cause in read.conclude()]
@@ -165,3 +166,16 @@ def test_a_broadcast_wait_that_passed_is_no_hang() -> None:
     assert loud(READY_LINE + wait) == ["engine-hang"]
     assert loud(READY_LINE + wait + tokens) == []
     assert loud(b"(Worker pid=7) INFO 01-01 10:00:00 [x.py:1] Starting to load model x...\n" + wait) == []
+
+
+def test_an_oom_that_the_server_survived_is_a_warning() -> None:
+    tokens = (
+        b"(APIServer pid=1) INFO 01-01 10:01:30 [loggers.py:1] Engine 000: Avg prompt throughput: 10 t/s\n"
+    )
+    read = session(READY_LINE + OOM_LINE + b"\n" + tokens)
+    assert read.conclude()[0].finding.severity is Severity.WARNING
+
+
+def test_an_unfinished_escape_swallows_no_line() -> None:
+    read = session(b"\x1b]0;title\n" + READY_LINE + OOM_LINE + b"\n")
+    assert read.lines == 3 and read.conclude()[0].finding.evidence[0].where == "vllm.log:3"
