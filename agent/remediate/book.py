@@ -12,7 +12,7 @@ from datetime import timedelta
 import msgspec
 
 from agent.journal import new_id
-from agent.model import Action, ActionState, Clock, Incident, IncidentState, Mode, Proof, rfc3339
+from agent.model import Action, ActionState, Cause, Clock, Incident, IncidentState, Mode, Proof, rfc3339
 from agent.remediate.plan import Plan
 from agent.remediate.ports import Ledger, Observer
 
@@ -34,6 +34,22 @@ class Book:
             state=state,
             note=note if note is not None else self.incident.note,
             resolved_at=resolved,
+        )
+        return self._publish()
+
+    def name(self, cause: Cause) -> Incident:
+        """Put a cause into an incident that was opened on first sight and never got one."""
+        finding = cause.finding
+        self.incident = msgspec.structs.replace(
+            self.incident,
+            fault=finding.fault,
+            mechanism=finding.mechanism,
+            confidence=finding.confidence,
+            severity=finding.severity,
+            summary=finding.summary,
+            evidence=finding.evidence or self.incident.evidence,
+            explains=finding.explains,
+            runbook=finding.runbook,
         )
         return self._publish()
 

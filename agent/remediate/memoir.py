@@ -28,6 +28,11 @@ def forget_cause(ledger: Ledger, incident: Incident) -> None:
     ledger.kv_set(_key(incident), None)
 
 
+def remembered(ledger: Ledger, incident: Incident) -> bool:
+    """Whether a cause was ever named for this incident."""
+    return ledger.kv_get(_key(incident)) is not None
+
+
 def recall_cause(ledger: Ledger, incident: Incident) -> Cause:
     """The cause as remembered; without its facts where nothing readable was kept."""
     text = ledger.kv_get(_key(incident))

@@ -88,7 +88,7 @@ class Remediator:
                 result = await self._resume_action(book, pending, cause, source)
                 return await self._work(book, cause, source, result)
             if self._view.ended() or self._view.state() not in RUNS:
-                return await self._work(book, cause, source, None)
+                return await self._work(book, await self._named(book, cause), source, None)
             return await self._already_back(book, cause, source)
 
     def approve(self, action_id: str, actor: str) -> Action:
@@ -241,8 +241,19 @@ class Remediator:
         if seen.outcome is Outcome.VERIFIED:
             note = f"the launcher restarted it by itself while no agent was there; {seen.reason}"
             return self._close(book, IncidentState.RESOLVED, note)
-        fresh = await self._view.fresh_cause() or unnamed()
-        return await self._work(book, fresh if self._view.ended() else cause, source, None)
+        return await self._work(book, await self._named(book, cause), source, None)
+
+    async def _named(self, book: Book, cause: Cause) -> Cause:
+        """The cause to pursue after a restart of the agent: what the newest death says, where there is one. An
+        incident that was cut off before its cause was named gets it now."""
+        if not self._view.ended():
+            return cause
+        fresh = await self._view.fresh_cause()
+        if memoir.remembered(self._ledger, book.incident):
+            return fresh or cause
+        fresh = fresh or unnamed()
+        memoir.remember_cause(self._ledger, book.name(fresh), fresh)
+        return fresh
 
     async def _first_sight(self) -> None:
         """Right after the agent's start nothing is known of the server yet."""

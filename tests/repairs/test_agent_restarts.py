@@ -177,3 +177,26 @@ async def test_two_agents_in_a_row_cannot_carry_out_one_step_twice(tmp_path):
     assert run.journal.claim(f"remediate/s/{incident.id}/1")
     done = await run.remediator.pursue(incident, DEAD, world.situation)
     assert done.actions[0].state is ActionState.REFUSED and world.did("restart") == []
+
+
+async def test_an_incident_cut_off_before_its_cause_was_named_gets_it_now(tmp_path):
+    world = dead_world(well, OOM)
+    first = agent(world, tmp_path)
+    left = first.incident(DEAD)  # opened on first sight of a dead engine
+    first.journal.close()
+    _, done = await reborn(world, tmp_path, left)
+    assert (done.fault, done.mechanism) == ("oom-serving", Mechanism.BATCH)
+    assert [(it.action, it.state) for it in done.actions] == [("oom-reduce-batch", ActionState.VERIFIED)]
+
+
+async def test_a_server_that_died_again_while_no_agent_watched_is_pursued(tmp_path):
+    world = dead_world(well, OOM)
+    first = agent(world, tmp_path)
+    left = first.incident(OOM)
+    first.journal.close()
+    world.begin()
+    world.current = Life(ready_after=30.0, dies_after=50.0, of=OOM)
+    world.clock.seconds += 40
+    _, done = await reborn(world, tmp_path, left)
+    assert done.state is IncidentState.RESOLVED
+    assert [it.action for it in done.actions] == ["oom-reduce-batch"]
