@@ -1,8 +1,9 @@
 """Anchors read as faults, and the rules that a table of patterns cannot hold.
 
-In: a :class:`Start` and what is known beside the log. Out: candidates, each one anchor under one entry with
-a confidence. A guess gives way to a named exception, a message that slow compilation prints too is no hang
-while something moves, and signal 9 is decided by the kernel's counter. Which candidate is the cause is left to ``conclude``.
+In: a :class:`Start` and what is known beside the log. Out: candidates, each one anchor under one entry with a
+confidence. A guess gives way to a named exception, a message that slow compilation prints too is no hang while
+something moves, and signal 9 is decided by the kernel's counter. Which candidate is the cause is left to
+``conclude``.
 """
 
 from __future__ import annotations
@@ -51,10 +52,7 @@ def candidates_of(start: Start) -> list[Candidate]:
             continue
         fault, signature = chosen
         confidence = signature.confidence
-        if (
-            any(pattern in start.unless for pattern in fault.conditions.unless)
-            and confidence is not Confidence.CERTAIN
-        ):
+        if any(pattern in start.unless for pattern in fault.conditions.unless) and confidence is not Confidence.CERTAIN:
             continue
         if anchor.phase == "unknown" and signature.phases and confidence is Confidence.CERTAIN:
             confidence = Confidence.LIKELY if phase != "unknown" else Confidence.POSSIBLE
@@ -76,9 +74,7 @@ def without_guesses(found: list[Candidate], start: Start) -> list[Candidate]:
     """A traceback that merely passes through a place is a guess; any named exception is better."""
     if not start.exceptions:
         return found
-    return [
-        c for c in found if not (c.fault.family == "memory" and c.signature.confidence is Confidence.POSSIBLE)
-    ]
+    return [c for c in found if not (c.fault.family == "memory" and c.signature.confidence is Confidence.POSSIBLE)]
 
 
 def hang_rule(found: list[Candidate], start: Start) -> list[Candidate]:
@@ -90,11 +86,7 @@ def hang_rule(found: list[Candidate], start: Start) -> list[Candidate]:
             continue
         if guess and start.ready and not candidate.anchor.ready:
             continue
-        if (
-            guess
-            and not start.ready
-            and start.milestone in ("banner", "loading", "loaded", "compiling", "capturing")
-        ):
+        if guess and not start.ready and start.milestone in ("banner", "loading", "loaded", "compiling", "capturing"):
             continue
         if guess and (candidate.anchor.ready or _repeated(found)):
             candidate = replace(candidate, confidence=Confidence.LIKELY)

@@ -36,9 +36,7 @@ FAMILY_FACTS: dict[str, frozenset[str]] = {
         )
     ),
     "cache": frozenset(("max_model_len", "needed", "available", "estimated_max_model_len", "token_capacity")),
-    "occupancy": frozenset(
-        ("device", "free", "total", "utilization", "desired", "missing", "fitting_utilization")
-    ),
+    "occupancy": frozenset(("device", "free", "total", "utilization", "desired", "missing", "fitting_utilization")),
     "assembler": frozenset(("arch", "path")),
     "port": frozenset(("address", "port")),
     "process": frozenset(("process", "exit_code", "signal", "oom_kills", "exception")),
@@ -182,13 +180,9 @@ def _read(file: Path) -> Fault:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else 1
         problem = getattr(error, "problem", None) or str(error)
-        raise ConfigError(
-            f"is not YAML: {problem}", where=f"{file}:{line}", remedy="correct the file"
-        ) from error
+        raise ConfigError(f"is not YAML: {problem}", where=f"{file}:{line}", remedy="correct the file") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"cannot be read: {error}", where=str(file), remedy="make it readable UTF-8"
-        ) from error
+        raise ConfigError(f"cannot be read: {error}", where=str(file), remedy="make it readable UTF-8") from error
     return _Reader(file).fault(node)
 
 
@@ -233,9 +227,7 @@ class _Reader:
         except msgspec.ValidationError as error:
             text = str(error)
             key = text.partition("`$.")[2].split("`")[0].split("[")[0].split(".")[0]
-            raise self.fail(
-                fields.get(key, node), text, "correct the value, or see `agent schema fault`"
-            ) from error
+            raise self.fail(fields.get(key, node), text, "correct the value, or see `agent schema fault`") from error
 
     def _mapping(self, node: yaml.Node | None, kind: type[_Entry]) -> dict[str, yaml.Node]:
         if not isinstance(node, yaml.MappingNode):
@@ -245,9 +237,7 @@ class _Reader:
         for key_node, value in node.value:
             key = str(key_node.value)
             if key not in known:
-                raise self.fail(
-                    key_node, f"unknown key {key!r}{_nearest(key, known)}", "correct or remove it"
-                )
+                raise self.fail(key_node, f"unknown key {key!r}{_nearest(key, known)}", "correct or remove it")
             if key in fields:
                 raise self.fail(key_node, f"key {key!r} is given twice", "keep one")
             fields[key] = value
@@ -269,9 +259,7 @@ class _Reader:
             self._fact(name, known, fields["facts"])
         for text in entry.summary:
             self._template(text, known, fields["summary"])
-        for remedy, node in zip(
-            entry.remedies, self._list(fields["remedies"]) if entry.remedies else (), strict=True
-        ):
+        for remedy, node in zip(entry.remedies, self._list(fields["remedies"]) if entry.remedies else (), strict=True):
             self._template(remedy.change, known, node)
             self._template(remedy.why, known, node)
 

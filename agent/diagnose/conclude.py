@@ -53,9 +53,7 @@ def conclude(start: Start, catalogue: Catalogue, context: Context) -> tuple[Caus
 class _Judge:
     """Builds the findings. Holds what every one of them needs."""
 
-    def __init__(
-        self, start: Start, catalogue: Catalogue, context: Context, cascade: list[Candidate]
-    ) -> None:
+    def __init__(self, start: Start, catalogue: Catalogue, context: Context, cascade: list[Candidate]) -> None:
         self._start = start
         self._catalogue = catalogue
         self._context = context
@@ -164,9 +162,7 @@ class _Judge:
             reading = read_process(texts, self._context)
             if mine[0].fault.fault == DEAD and self._start.exceptions:
                 first = min(self._start.exceptions, key=lambda seen: -seen[0].depth)
-                reading = Reading(
-                    facts=reading.facts, words={**reading.words, "exception": redact(first[0].text, 200)}
-                )
+                reading = Reading(facts=reading.facts, words={**reading.words, "exception": redact(first[0].text, 200)})
             return reading
         return Reading()
 
@@ -241,7 +237,5 @@ def _remedies(fault: Fault, mechanism: Mechanism | None, words: dict[str, str]) 
         change, why = fill(template.change, words), fill(template.why, words)
         if change is None or why is None or any(r.action == template.action for r in offered):
             continue
-        offered.append(
-            Remedy(action=template.action, change=change, mode=template.mode, why=why, undo=template.undo)
-        )
+        offered.append(Remedy(action=template.action, change=change, mode=template.mode, why=why, undo=template.undo))
     return tuple(offered)

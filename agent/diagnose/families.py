@@ -103,9 +103,7 @@ def read_occupancy(texts: Sequence[str]) -> Reading:
 def read_assembler(texts: Sequence[str]) -> Reading:
     """triton/backends/nvidia/compiler.py: the assembler's stderr and the command to repeat it."""
     arch = next((m for t in texts if (m := re.search(r"(?:Value '|gpu-name[= ])(sm_\w+)", t))), None)
-    path = next(
-        (m for t in texts if (m := re.search(r"Repro command: (\S+ptxas\S*)|'(\S+/ptxas[\w-]*)'", t))), None
-    )
+    path = next((m for t in texts if (m := re.search(r"Repro command: (\S+ptxas\S*)|'(\S+/ptxas[\w-]*)'", t))), None)
     facts = AssemblerFacts(
         arch=arch.group(1) if arch else None, path=(path.group(1) or path.group(2)) if path else None
     )
@@ -127,9 +125,7 @@ def read_port(texts: Sequence[str], context: Context) -> Reading:
             break
     if port is None:
         port = _argument_port(texts, context)
-    words = (
-        {} if port is None else {"port": str(port), "address": f"{host}:{port}" if host else f"port {port}"}
-    )
+    words = {} if port is None else {"port": str(port), "address": f"{host}:{port}" if host else f"port {port}"}
     return Reading(facts=PortFacts(host=host, port=port), words=words)
 
 
@@ -167,13 +163,7 @@ def read_process(texts: Sequence[str], context: Context) -> Reading:
     """Which process ended how, from the log and from the exit record."""
     name = next((m.group("name") for t in texts for p in _DIED if (m := p.search(t))), None)
     code = next((int(next(g for g in m.groups() if g)) for t in texts if (m := _CODE.search(t))), None)
-    signal = (
-        -code
-        if code is not None and code < 0
-        else code - 128
-        if code is not None and 128 < code < 160
-        else None
-    )
+    signal = -code if code is not None and code < 0 else code - 128 if code is not None and 128 < code < 160 else None
     if signal is None:
         signal = next((number for t in texts for word, number in _SIGNALS.items() if word in t), None)
     record = context.exit

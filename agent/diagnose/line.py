@@ -96,9 +96,7 @@ def _from_json(text: str) -> str | None:
     )
     if body is None:
         return None
-    level = next(
-        (record[key] for key in ("levelname", "level", "severity") if isinstance(record.get(key), str)), None
-    )
+    level = next((record[key] for key in ("levelname", "level", "severity") if isinstance(record.get(key), str)), None)
     head = f"{level.upper()}: " if level and "log" not in record and level.upper() in _LEVELS else ""
     trace = record.get("exc_info") or record.get("exc_text")
     tail = f"\n{trace}" if isinstance(trace, str) else ""

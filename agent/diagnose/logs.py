@@ -43,9 +43,7 @@ class LogSource:
             raise UsageError("no such file", where=str(path), remedy="check the path after --log") from error
         except OSError as error:
             reason = error.strerror or str(error)
-            raise UsageError(
-                f"cannot be read: {reason}", where=str(path), remedy="check its permissions"
-            ) from error
+            raise UsageError(f"cannot be read: {reason}", where=str(path), remedy="check its permissions") from error
 
     def chunks(self) -> Iterator[bytes]:
         """The decompressed bytes. A damaged end is noted, what came before it is kept."""

@@ -117,17 +117,14 @@ def _with_names(facts: MemoryFacts, context: Context) -> MemoryFacts:
     if not names or not facts.neighbours:
         return facts
     named = tuple(
-        MemoryHolder(pid=h.pid, used_bytes=h.used_bytes, name=names.get(h.pid) or h.name)
-        for h in facts.neighbours
+        MemoryHolder(pid=h.pid, used_bytes=h.used_bytes, name=names.get(h.pid) or h.name) for h in facts.neighbours
     )
     import msgspec
 
     return msgspec.structs.replace(facts, neighbours=named)
 
 
-def mechanism_of(
-    facts: MemoryFacts, *, serving: bool, own_pids: frozenset[int] = frozenset()
-) -> Mechanism | None:
+def mechanism_of(facts: MemoryFacts, *, serving: bool, own_pids: frozenset[int] = frozenset()) -> Mechanism | None:
     """Why memory ran out, or None where the numbers do not say.
 
     A neighbour comes first where it holds more than the allocator's slack and, with its memory, the request
@@ -137,14 +134,8 @@ def mechanism_of(
         return None
     foreign = foreign_bytes(facts)
     slack = facts.reserved_unallocated_bytes
-    if (
-        foreign is not None
-        and foreign >= (slack or 0)
-        and facts.free_bytes + foreign >= facts.requested_bytes
-    ):
-        return (
-            Mechanism.ORPHAN if any(_orphan(h, own_pids) for h in facts.neighbours) else Mechanism.NEIGHBOUR
-        )
+    if foreign is not None and foreign >= (slack or 0) and facts.free_bytes + foreign >= facts.requested_bytes:
+        return Mechanism.ORPHAN if any(_orphan(h, own_pids) for h in facts.neighbours) else Mechanism.NEIGHBOUR
     if slack is None:
         return None
     floor = max(FRAGMENT_FLOOR_BYTES, FRAGMENT_FLOOR_SHARE * facts.total_bytes)
@@ -236,14 +227,11 @@ def _arithmetic(facts: MemoryFacts, mechanism: Mechanism | None) -> tuple[str, .
 
 
 def _neighbour_words(facts: MemoryFacts, mechanism: Mechanism) -> tuple[str, ...]:
-    assert (
-        facts.free_bytes is not None and facts.requested_bytes is not None and facts.total_bytes is not None
-    )
+    assert facts.free_bytes is not None and facts.requested_bytes is not None and facts.total_bytes is not None
     foreign = foreign_bytes(facts) or 0
     if facts.neighbours:
         who = ", ".join(
-            f"process {h.pid}{f' ({h.name})' if h.name else ''} holds {size(h.used_bytes)}"
-            for h in facts.neighbours
+            f"process {h.pid}{f' ({h.name})' if h.name else ''} holds {size(h.used_bytes)}" for h in facts.neighbours
         )
     else:
         who = f"{size(foreign)} belong to no process that the log names"

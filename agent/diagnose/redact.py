@@ -19,9 +19,7 @@ _SECRET = re.compile(
     r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)",
     re.IGNORECASE,
 )
-_PROMPT = re.compile(
-    r"\b(prompt|messages|prompt_token_ids|input_text)(['\"]?\s*[:=]\s*)(?!None)[\['\"{(].*", re.DOTALL
-)
+_PROMPT = re.compile(r"\b(prompt|messages|prompt_token_ids|input_text)(['\"]?\s*[:=]\s*)(?!None)[\['\"{(].*", re.DOTALL)
 
 
 def redact(text: str, limit: int = LIMIT) -> str:

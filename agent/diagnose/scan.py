@@ -128,9 +128,7 @@ class Scanner:
 def _options() -> re2.Options:
     options = re2.Options()
     options.log_errors = False
-    options.encoding = (
-        re2.Options.Encoding.LATIN1
-    )  # any byte is a character: binary rubbish cannot end a match
+    options.encoding = re2.Options.Encoding.LATIN1  # any byte is a character: binary rubbish cannot end a match
     options.max_mem = 32 << 20
     return options
 

@@ -144,9 +144,7 @@ def _from_defaults(found: dict[str, Setting], version: str | None, context: Cont
     _put(found, "enforce_eager", False, source)
     totals = [card.total_bytes for card in context.gpus or () if card.total_bytes]
     if minor >= 8 and totals:
-        large = min(totals) >= 70 * _GIB and not any(
-            "a100" in card.name.lower() for card in context.gpus or ()
-        )
+        large = min(totals) >= 70 * _GIB and not any("a100" in card.name.lower() for card in context.gpus or ())
         seqs: int = 1024 if large else 256
         tokens = found.get("max_num_batched_tokens")
         if tokens and isinstance(tokens.value, int):

@@ -238,9 +238,7 @@ class Start:
 
 _RAISED = re.compile(r"(?:[\w]+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$)")
 _TOKENS = re.compile(r"throughput: (?:[1-9]|0\.[1-9])")
-_PROGRESS = frozenset(
-    ("banner", "loading", "loaded", "compiling", "pool", "pool-size", "capturing", "captured")
-)
+_PROGRESS = frozenset(("banner", "loading", "loaded", "compiling", "pool", "pool-size", "capturing", "captured"))
 # What is under way once this line was printed (vllm/v1/worker/gpu_worker.py: load, profile, allocate,
 # capture).
 _PHASE_AFTER: dict[str, Phase] = {

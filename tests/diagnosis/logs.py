@@ -40,9 +40,7 @@ def first(log: str | bytes, context: Context = NOTHING_KNOWN) -> Finding:
 
 
 def loud(log: str | bytes, context: Context = NOTHING_KNOWN) -> list[str]:
-    return [
-        cause.finding.fault for cause in causes(log, context) if cause.finding.severity is not Severity.INFO
-    ]
+    return [cause.finding.fault for cause in causes(log, context) if cause.finding.severity is not Severity.INFO]
 
 
 def capture(name: str) -> bytes:

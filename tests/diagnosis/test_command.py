@@ -18,9 +18,7 @@ HEALTHY = str(CAPTURES / "h200_base.log")
 OOM = str(CAPTURES / "h200_oom_serving.log.gz")
 
 
-def run(
-    *arguments: str, stdin: bytes = b"", env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[bytes]:
+def run(*arguments: str, stdin: bytes = b"", env: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "agent", "diagnose", *arguments]
     return subprocess.run(command, input=stdin, capture_output=True, timeout=50, check=False, env=env)
 
@@ -29,9 +27,7 @@ WAIT = (
     b"INFO:     Application startup complete.\n(EngineCore pid=7) INFO 01-01 10:01:00 [shm_broadcast.py:430] "
     b"No available shared memory broadcast block found in 60 seconds.\n"
 )
-RECOVERED = (
-    b"ptxas fatal   : Value 'sm_121a' is not defined for option\nINFO:     Application startup complete.\n"
-)
+RECOVERED = b"ptxas fatal   : Value 'sm_121a' is not defined for option\nINFO:     Application startup complete.\n"
 
 
 @pytest.mark.parametrize(
@@ -59,9 +55,7 @@ def test_json_alone_on_stdout_and_to_the_schema() -> None:
     assert done.returncode == 2 and done.stderr == b""
     assert answer["findings"][0]["class"] == "oom-serving"
     assert answer["findings"][0]["mechanism"] == "neighbour"
-    assert answer["findings"][0]["runbook"] is None or answer["findings"][0]["runbook"].startswith(
-        "runbooks/faults/"
-    )
+    assert answer["findings"][0]["runbook"] is None or answer["findings"][0]["runbook"].startswith("runbooks/faults/")
     assert answer["window_seconds"] > 10
     assert answer["not_measured"]
 
@@ -130,10 +124,7 @@ def test_several_logs_are_one_server(tmp_path: Path) -> None:
 def test_a_restart_that_holds_is_healthy_and_says_what_was_before() -> None:
     banner = b"INFO 07-30 16:41:16 [api_server.py:1395] vLLM API server version 0.11.0\n"
     log = (
-        banner
-        + b"OSError: [Errno 98] Address already in use\n"
-        + banner
-        + b"INFO:     Application startup complete.\n"
+        banner + b"OSError: [Errno 98] Address already in use\n" + banner + b"INFO:     Application startup complete.\n"
     )
     done = run("--log", "-", "--output", "json", stdin=log)
     answer = json.loads(done.stdout)

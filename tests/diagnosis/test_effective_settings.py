@@ -41,9 +41,7 @@ def test_nothing_stated_is_nothing_known() -> None:
 
 def test_defaults_need_a_version_and_a_card() -> None:
     h200 = Context(vllm_version="0.32.0", gpus=(card(141 * GIB, "NVIDIA H200"),))
-    assert session("").settings(h200).max_num_seqs == Setting(
-        value=1024, source="default of vLLM 0.32.0 for this card"
-    )
+    assert session("").settings(h200).max_num_seqs == Setting(value=1024, source="default of vLLM 0.32.0 for this card")
     a100 = Context(vllm_version="0.32.0", gpus=(card(80 * GIB, "NVIDIA A100-SXM4-80GB"),))
     found = session("").settings(a100)
     assert found.max_num_seqs is not None and found.max_num_seqs.value == 256
@@ -58,9 +56,7 @@ def test_a_namespace_of_an_old_version_is_read() -> None:
 
 
 def test_broken_arguments_are_read_as_far_as_they_go() -> None:
-    log = (
-        "INFO [a.py:1] non-default args: {'max_num_seqs': 128, 'x': <object at 0x1>, 'enforce_eager': True}\n"
-    )
+    log = "INFO [a.py:1] non-default args: {'max_num_seqs': 128, 'x': <object at 0x1>, 'enforce_eager': True}\n"
     found = session(log).settings()
     assert found.max_num_seqs is not None and found.max_num_seqs.value == 128
     assert found.enforce_eager is not None and found.enforce_eager.value is True

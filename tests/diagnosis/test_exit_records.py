@@ -68,9 +68,7 @@ def test_without_the_counter_both_stay_open() -> None:
     assert all(cause.finding.confidence is not Confidence.CERTAIN for cause in found)
 
 
-@pytest.mark.parametrize(
-    "name", ["cpu032_fail_kill9_enginecore.log.gz", "cpu032_startfail_host_oom_cgroup.log.gz"]
-)
+@pytest.mark.parametrize("name", ["cpu032_fail_kill9_enginecore.log.gz", "cpu032_startfail_host_oom_cgroup.log.gz"])
 def test_a_counted_kill_explains_a_dead_engine(name: str) -> None:
     assert causes(capture(name), context(oom_kill_delta=1))[0].finding.fault == "host-oom-kill"
 

@@ -31,9 +31,7 @@ def test_a_class_of_the_catalogue_is_named(case: dict[str, object]) -> None:
         assert right(case, findings), [(f.fault, f.confidence.value) for f in findings]
 
 
-@pytest.mark.parametrize(
-    "case", [c for c in CASES if c["expect_level"] == "none"], ids=lambda c: str(c["slug"])
-)
+@pytest.mark.parametrize("case", [c for c in CASES if c["expect_level"] == "none"], ids=lambda c: str(c["slug"]))
 def test_a_benign_log_raises_nothing(case: dict[str, object]) -> None:
     assert right(case, findings_of(case))
 

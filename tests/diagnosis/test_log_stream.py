@@ -14,8 +14,7 @@ from tests.diagnosis.logs import capture, catalogue, loud, session
 
 CAPTURE = capture("cpu032_fail_oom_in_serving.log.gz")
 OOM_LINE = (
-    b"(Worker pid=9) ERROR 05-12 16:48:53 [core.py:1131] torch.OutOfMemoryError: "
-    b"CUDA out of memory. Tried to allocate"
+    b"(Worker pid=9) ERROR 05-12 16:48:53 [core.py:1131] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate"
 )
 READY_LINE = b"(APIServer pid=1) INFO:     Application startup complete.\n"
 
@@ -108,8 +107,7 @@ def test_a_flood_is_folded_and_its_first_cause_kept() -> None:
 
 def test_a_flood_of_ever_new_errors_does_not_hide_a_later_cause() -> None:
     flood = b"".join(
-        b"(APIServer pid=1) ERROR 05-12 16:48:53 [a.py:1] EngineDeadError request %d\n" % n
-        for n in range(30_000)
+        b"(APIServer pid=1) ERROR 05-12 16:48:53 [a.py:1] EngineDeadError request %d\n" % n for n in range(30_000)
     )
     assert loud(READY_LINE + flood + OOM_LINE + b"\n")[0] == "oom-serving"
 
@@ -124,9 +122,7 @@ def test_prompts_are_no_evidence() -> None:
 
 def test_progress_is_told_until_the_server_serves() -> None:
     read = new()
-    read.feed(
-        b"(EngineCore pid=9) Loading safetensors checkpoint shards:  40% Completed | 2/5 [00:01<00:02]\n"
-    )
+    read.feed(b"(EngineCore pid=9) Loading safetensors checkpoint shards:  40% Completed | 2/5 [00:01<00:02]\n")
     assert read.progress == "loading weights 40 %"
     read.feed(b"(EngineCore pid=9) Capturing CUDA graphs (FULL):   0%|  | 0/51 [00:00<?]\rCapturing CUDA graphs (FULL):"
               b"  24%|  | 12/51 [00:00<00:01]\n")  # fmt: skip
@@ -160,18 +156,14 @@ def test_a_broadcast_wait_that_passed_is_no_hang() -> None:
         b"(EngineCore pid=7) INFO 01-01 10:01:00 [shm_broadcast.py:430] "
         b"No available shared memory broadcast block found in 60 seconds.\n"
     )
-    tokens = (
-        b"(APIServer pid=1) INFO 01-01 10:01:30 [loggers.py:1] Engine 000: Avg prompt throughput: 10 t/s\n"
-    )
+    tokens = b"(APIServer pid=1) INFO 01-01 10:01:30 [loggers.py:1] Engine 000: Avg prompt throughput: 10 t/s\n"
     assert loud(READY_LINE + wait) == ["engine-hang"]
     assert loud(READY_LINE + wait + tokens) == []
     assert loud(b"(Worker pid=7) INFO 01-01 10:00:00 [x.py:1] Starting to load model x...\n" + wait) == []
 
 
 def test_an_oom_that_the_server_survived_is_a_warning() -> None:
-    tokens = (
-        b"(APIServer pid=1) INFO 01-01 10:01:30 [loggers.py:1] Engine 000: Avg prompt throughput: 10 t/s\n"
-    )
+    tokens = b"(APIServer pid=1) INFO 01-01 10:01:30 [loggers.py:1] Engine 000: Avg prompt throughput: 10 t/s\n"
     read = session(READY_LINE + OOM_LINE + b"\n" + tokens)
     assert read.conclude()[0].finding.severity is Severity.WARNING
 

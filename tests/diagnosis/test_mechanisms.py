@@ -77,9 +77,7 @@ def test_mechanism_follows_the_numbers(message: str, mechanism: Mechanism | None
 
 
 def test_at_load_a_full_card_is_full() -> None:
-    message = oom(
-        "84.00 MiB", "31.35 GiB", "93.06 MiB", own="30.33 GiB", allocated="29.39 GiB", reserved="309.08 MiB"
-    )
+    message = oom("84.00 MiB", "31.35 GiB", "93.06 MiB", own="30.33 GiB", allocated="29.39 GiB", reserved="309.08 MiB")
     finding = causes(LOADING + message + "\n")[0].finding
     assert (finding.fault, finding.mechanism) == ("oom-load", Mechanism.FULL)
 
@@ -110,9 +108,7 @@ def test_a_left_over_engine_is_an_orphan() -> None:
 
 
 def test_a_process_of_this_server_is_no_neighbour() -> None:
-    ours = (
-        "(Worker_TP1 pid=3095) INFO 05-12 16:40:00 [gpu_worker.py:298] Available KV cache memory: 11.17 GiB\n"
-    )
+    ours = "(Worker_TP1 pid=3095) INFO 05-12 16:40:00 [gpu_worker.py:298] Available KV cache memory: 11.17 GiB\n"
     message = oom("220.00 MiB", H200, "3.56 MiB", own="100.0 GiB", allocated="99.0 GiB", reserved="0.20 GiB",
                   others=((3095, "39.00 GiB"),))  # fmt: skip
     cause = causes(ours + SERVING + message + "\n")[0]
@@ -125,8 +121,6 @@ def test_the_batch_remedy_halves_the_batch_that_the_log_states() -> None:
         "Chunked prefill is enabled with max_num_batched_tokens=8192.\n"
         "(APIServer pid=1) INFO 11-30 16:13:54 [api_utils.py:273] non-default args: {'max_num_seqs': 64}\n"
     )
-    message = oom(
-        "2.00 GiB", "79.11 GiB", "1.02 GiB", own="78.09 GiB", allocated="77.15 GiB", reserved="312.50 MiB"
-    )
+    message = oom("2.00 GiB", "79.11 GiB", "1.02 GiB", own="78.09 GiB", allocated="77.15 GiB", reserved="312.50 MiB")
     finding = causes(log + SERVING + message + "\n")[0].finding
     assert finding.remedies[0].change.startswith("--max-num-batched-tokens 4096 --max-num-seqs 32")

@@ -12,9 +12,7 @@ from tests.diagnosis.logs import first, loud
 CASES: list[dict[str, str]] = yaml.safe_load((Path(__file__).parent / "wordings.yaml").read_text())
 
 
-@pytest.mark.parametrize(
-    "case", CASES, ids=[f"{number}-{case['class']}" for number, case in enumerate(CASES)]
-)
+@pytest.mark.parametrize("case", CASES, ids=[f"{number}-{case['class']}" for number, case in enumerate(CASES)])
 def test_wording(case: dict[str, str]) -> None:
     if case["class"] == "none":
         assert loud(case["log"]) == []

@@ -41,9 +41,7 @@ COATS: dict[str, Callable[[str], str]] = {
     "compose-v2": lambda line: f"vllm-1  | {line}",
     "kubectl": lambda line: f"[pod/vllm-0/vllm] {line}",
     "cri": lambda line: f"2026-03-13T10:47:41.123456789Z stderr F {line}",
-    "docker-json": lambda line: json.dumps(
-        {"log": line + "\n", "stream": "stderr", "time": "2026-03-13T10:47:41Z"}
-    ),
+    "docker-json": lambda line: json.dumps({"log": line + "\n", "stream": "stderr", "time": "2026-03-13T10:47:41Z"}),
     "vllm-json": lambda line: json.dumps({"message": line, "levelname": "ERROR"}),
     "json-not-ascii": lambda line: json.dumps({"message": line, "levelname": "ERROR"}, ensure_ascii=False),
     "gke": lambda line: f"INFO 2025-12-05T14:59:48.096674521Z [resource.labels.containerName: vllm] {line}",
