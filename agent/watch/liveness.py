@@ -82,10 +82,11 @@ class Liveness:
             return State.STOPPED, "stopped on request"
         if self._child is Child.DRAINING:
             return State.DRAINING, "draining on request"
+        if self._child is Child.STARTING:
+            # An answer of /health is not enough: the launcher knows whether its own child gave it.
+            return State.STARTING, self._loading or "the server has not answered /health yet"
         if self._health is not None and self._health.kind is HealthKind.OK:
             return State.SERVING, self._health.detail
-        if self._child is Child.STARTING:
-            return State.STARTING, self._loading or "the server has not answered /health yet"
         return self._ready_but(self._health)
 
     def _ready_but(self, health: Health | None) -> tuple[State, str]:

@@ -33,8 +33,8 @@ class Report:
             self._metrics.incident(incident.server, incident.fault, incident.state.value)
             open_now.discard(incident.id)
             self._repaired(incident)
-        elif incident.id not in open_now:
-            open_now.add(incident.id)
+        elif incident.id not in open_now and incident.state is not IncidentState.OPEN:
+            open_now.add(incident.id)  # counted under its named cause, not under the first guess
             self._metrics.incident(incident.server, incident.fault, "opened")
         self._metrics.set_incidents_open(incident.server, len(open_now))
         for action in incident.actions:

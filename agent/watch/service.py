@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -31,6 +32,8 @@ from agent.watch.world import Current, ServerSpec, World
 
 UPKEEP_SECONDS = 5.0
 FLUSH_SECONDS = 3.0
+PRUNE_SECONDS = 86400.0
+KEPT = timedelta(days=90)
 
 
 class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,11 +170,15 @@ class Watcher:
             f"server {name}": watch.run for name, watch in self._servers.items()
         }
         bodies["notifiers"] = self._dispatcher.run
+        bodies["pruning"] = lambda: every(PRUNE_SECONDS, self._prune, self._clock)
         bodies["upkeep"] = lambda: every(UPKEEP_SECONDS, self._upkeep, self._clock)
         return bodies
 
     async def _task(self, name: str, body: Callable[[], Awaitable[None]]) -> None:
         await supervise(name, body, self._clock, self._narrator.line)
+
+    async def _prune(self) -> None:
+        self._journal.prune(self._clock.now() - KEPT)
 
     async def _upkeep(self) -> None:
         self._journal.retry()

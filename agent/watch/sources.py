@@ -41,15 +41,6 @@ STALE_EXIT_SECONDS = 5.0
 
 Body = Callable[[], Awaitable[None]]
 
-CHILDREN = {
-    "starting": Child.STARTING,
-    "repairing": Child.STARTING,
-    "serving": Child.READY,
-    "ready": Child.READY,
-    "draining": Child.DRAINING,
-    "stopped": Child.STOPPED,
-    "dead": Child.DEAD,
-}
 
 
 class Watched(Protocol):
@@ -155,7 +146,7 @@ class LauncherSide:
                 tls_verify=bool(self._spec.url),
             )
             evidence.client = await VllmClient(target, self._world.clock).__aenter__()
-        evidence.saw_child(CHILDREN.get(str(status.get("state"))))
+        evidence.saw_child(_child(status))
 
     def bodies(self) -> Mapping[str, Body]:
         return {
@@ -321,6 +312,16 @@ class AttachedSide:
         if self._watched.evidence.client is not None:
             await self._watched.evidence.client.__aexit__(None, None, None)
             self._watched.evidence.client = None
+
+
+def _child(status: Mapping[str, Any]) -> Child | None:
+    """What the launcher knows for itself; its ``state`` also holds what we told it, so that is not asked."""
+    if status.get("child_pid") is None:
+        asked = (status.get("last_exit") or {}).get("asked")
+        return None if asked is None else Child.STOPPED if asked else Child.DEAD
+    if status.get("state") == "draining":
+        return Child.DRAINING
+    return Child.READY if status.get("ready_at") else Child.STARTING
 
 
 def _start_reason(started: Mapping[str, Any]) -> str:

@@ -43,6 +43,8 @@ def test_a_start_is_starting_until_health_answers(liveness: Liveness) -> None:
     liveness.saw_loading("loading weights 40 %")
     assert liveness.standing.reason == "loading weights 40 %"
     liveness.saw_health(health(HealthKind.OK))
+    assert liveness.standing.state is State.STARTING, "another process may hold the port"
+    liveness.saw_child(Child.READY)
     assert liveness.standing.state is State.SERVING
 
 
