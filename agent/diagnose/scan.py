@@ -39,9 +39,11 @@ MILESTONES: tuple[tuple[str, str], ...] = (
     ("ready", r"Application startup complete"),
     ("throughput", r"Avg prompt throughput: "),
     ("shutdown", r"\[shutdown\] API server: shutdown triggered|trigger received signal=SIG"),
+    ("shutdown", r"Gracefully stopping http server|[Rr]eceived (?:signal )?(?:SIGTERM|SIGINT)"),
+    # Raised, not named in somebody's except clause.
     (
         "shutdown",
-        r"Gracefully stopping http server|[Rr]eceived (?:signal )?(?:SIGTERM|SIGINT)|KeyboardInterrupt",
+        r"(?:^|[\])] |\r)\^?C?KeyboardInterrupt\s*$",
     ),
     ("closing", r"INFO: +Shutting down"),
     ("ended", r"Application shutdown complete|Finished server process|MPClient: complete"),
