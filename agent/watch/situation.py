@@ -14,7 +14,7 @@ import msgspec
 from agent.collect import gpu_readings
 from agent.errors import LauncherError
 from agent.model import AssemblerFacts, Cause, Change, Mode, NotMeasured
-from agent.remediate import AssemblerCandidate, Hands, Situation
+from agent.remediate import AssemblerCandidate, Hands, Situation, from_wire
 from agent.watch.evidence import ServerEvidence
 
 
@@ -34,7 +34,7 @@ class SituationReader:
         gpus = await self._gpus()
         return Situation(
             settings=self._evidence.log.session.settings(self._evidence.context()),
-            overrides=change_in_force(status),
+            overrides=from_wire(status.get("overrides")) or Change(),
             argv=tuple(str(word) for word in status.get("operator_argv") or ()),
             env=await self._environment(),
             gpus=gpus,
@@ -81,17 +81,6 @@ class SituationReader:
             return await self._hands.probe(kind, **args)
         except LauncherError:
             return {}
-
-
-def change_in_force(status: Mapping[str, Any]) -> Change:
-    """The override set of a launcher status as a :class:`Change`; an unreadable one counts as none."""
-    overrides = status.get("overrides") or {}
-    try:
-        return msgspec.convert(
-            {name: overrides[name] for name in ("flags", "env", "unset_flags") if name in overrides}, Change
-        )
-    except msgspec.ValidationError:
-        return Change()
 
 
 def _candidates(probe: Mapping[str, Any]) -> tuple[AssemblerCandidate, ...]:
