@@ -81,6 +81,10 @@ def _from_lines(start: Start, found: dict[str, Setting]) -> None:
         text, where = lines["pool"]
         if match := re.search(r"memory: *(-?[\d.]+) GiB|set \(([\d.]+)/", text):
             _put(found, "kv_pool_bytes", round(float(match.group(1) or match.group(2)) * _GIB), where)
+    if "pool-size" in lines:
+        text, where = lines["pool-size"]
+        if match := re.search(r"KV cache size: *([\d,]+) tokens", text):
+            _put(found, "kv_pool_tokens", int(match.group(1).replace(",", "")), where)
     if "engine" in lines:
         text, where = lines["engine"]
         for name, pattern in _ENGINE.items():
