@@ -172,9 +172,7 @@ def make_model(tokenizer: Path, folder: Path) -> None:
 @contextmanager
 def neighbour(machine: Machine, leave_gib: float) -> Iterator[int]:
     """Another process that holds all of the card but ``leave_gib``; yields its bytes."""
-    process = subprocess.Popen(
-        [machine.python, "-c", NEIGHBOUR, str(leave_gib)], stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([machine.python, "-c", NEIGHBOUR, str(leave_gib)], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         yield int(process.stdout.readline() or 0)
@@ -262,9 +260,7 @@ def closed(record: Record, agent: Supervised, fault: str, mechanism: str | None,
     found = agent.incidents()
     named = {(incident["class"], incident.get("mechanism")) for incident in found}
     taken = {a["action"] for incident in found for a in incident["actions"] if a["state"] == "verified"}
-    record.expect(
-        (fault, mechanism) in named, f"expected {fault}/{mechanism}, named {sorted(map(str, named))}"
-    )
+    record.expect((fault, mechanism) in named, f"expected {fault}/{mechanism}, named {sorted(map(str, named))}")
     record.expect(action in taken, f"expected a verified {action}, verified were {sorted(taken)}")
     record.expect(last["state"] == "resolved", f"the incident ended as {last['state']}")
 
@@ -337,9 +333,7 @@ def prepare(machine: Machine, name: str) -> Supervised:
 def gpu() -> str:
     """The card's own account, for the record."""
     query = "--query-gpu=name,driver_version,memory.total,memory.used"
-    return subprocess.run(
-        ["nvidia-smi", query, "--format=csv,noheader"], capture_output=True, text=True
-    ).stdout.strip()
+    return subprocess.run(["nvidia-smi", query, "--format=csv,noheader"], capture_output=True, text=True).stdout.strip()
 
 
 def write(machine: Machine, record: Record, agent: Supervised) -> None:
@@ -384,9 +378,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder for the results")
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder of the tiny model")
     parser.add_argument("--site", type=Path, default=Path("/tmp/site"), help="where vLLM lies")
-    parser.add_argument(
-        "--python", default="python3", help="the Python that has torch (default: %(default)s)"
-    )
+    parser.add_argument("--python", default="python3", help="the Python that has torch (default: %(default)s)")
     parser.add_argument("scenarios", nargs="+", choices=list(SCENARIOS))
     options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

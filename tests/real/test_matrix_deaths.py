@@ -17,6 +17,7 @@ import pytest
 from tests.real.conftest import Start
 from tests.support.figures import keep, spread
 from tests.support.load import BackgroundLoad, Shape, run_burst
+from tests.support.processes import subtree
 from tests.support.real import PATIENT, START_SECONDS
 from tests.support.supervised import Json, Supervised
 
@@ -73,6 +74,30 @@ def test_twenty_killed_engines_are_seen_within_a_tenth_of_a_second(server: Start
     figures = {name: spread([kill[name] for kill in kills]) for name in kills[0]}
     keep("kill-engine", COMMAND, {"unit": "seconds", **figures, "raw": kills})
     assert spread(opened)["p95"] <= 0.100, figures
+
+
+def kill_server_without_a_word(agent: Supervised, number: int) -> float:
+    """SIGKILL to the API server itself: nothing is logged, the exit alone tells. Seconds from exit to incident."""
+    status = agent.status()
+    assert status is not None and status["pid"], agent.picture()
+    family = subtree(status["pid"])
+    with loaded(agent):
+        os.kill(status["pid"], signal.SIGKILL)
+        record = agent.wait_exits(number + 1)
+    assert (record["code"], record["signal"], record["asked"]) == (None, signal.SIGKILL, False), record
+    incident = agent.wait_incident(START_SECONDS, index=number, states=("resolved", "unresolved"))
+    assert incident["state"] == "resolved", incident
+    assert not any(process.alive() for process in family), "the dead server's engine and worker are gone"
+    serving(agent)
+    return seconds(incident["opened_at"]) - seconds(record["exited_at"])
+
+
+def test_a_server_killed_without_a_word_is_seen_by_its_exit_within_a_tenth_of_a_second(server: Start) -> None:
+    agent = server()
+    serving(agent)
+    opened = [kill_server_without_a_word(agent, number) for number in range(5)]
+    keep("kill-server", COMMAND, {"unit": "seconds", "exited_to_opened": spread(opened), "raw": opened})
+    assert max(opened) <= 0.100, opened
 
 
 def test_an_oom_reduces_the_batch_until_it_holds(server: Start) -> None:

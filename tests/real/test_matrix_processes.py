@@ -16,7 +16,6 @@ import pytest
 from tests.real.conftest import Start
 from tests.support.figures import keep
 from tests.support.load import BackgroundLoad, Shape, run_burst
-from tests.support.processes import subtree
 from tests.support.real import START_SECONDS
 from tests.support.supervised import Supervised, agent_command, wait_until
 
@@ -85,7 +84,7 @@ def test_without_a_watcher_the_launcher_restarts_a_dead_server_by_itself(server:
 def test_a_killed_launcher_leaves_no_process_of_vllm(server: Start) -> None:
     agent = server()
     serving(agent)
-    family = subtree(agent.pid)
+    family = agent.remember()
     titles = [process.title for process in family]
     assert any(title.startswith("VLLM::EngineCore") for title in titles), titles
     assert any(title.startswith("VLLM::Worker") for title in titles), titles
@@ -102,6 +101,7 @@ def test_a_killed_launcher_leaves_no_process_of_vllm(server: Start) -> None:
         )
         gone = time.monotonic() - killed
     assert not agent.health()
+    wait_until(30, "the end of the watcher", lambda: not any(process.alive() for process in family))
     keep("launcher-killed", COMMAND, {"all_gone_seconds": round(gone, 2), "processes": len(server_processes)})
 
 

@@ -93,9 +93,7 @@ class Outcomes:
 
     def __str__(self) -> str:
         others = {name: n for name, n in self.counts.items() if name != OK}
-        return f"{self.answered} of {self.total} answered in {self.seconds:.1f} s" + (
-            f", {others}" if others else ""
-        )
+        return f"{self.answered} of {self.total} answered in {self.seconds:.1f} s" + (f", {others}" if others else "")
 
 
 def judge(status: int, text: str, stream: bool) -> str:

@@ -98,6 +98,7 @@ class Supervised:
     listen: int = field(default_factory=free_port)
     probe: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
+    _family: list[Process] = field(default_factory=list)
 
     @property
     def run_dir(self) -> Path:
@@ -148,7 +149,7 @@ class Supervised:
     def __exit__(self, *_: object) -> None:
         if self.process is None:
             return
-        family = subtree(self.process.pid)
+        family = [*self._family, *subtree(self.process.pid)]
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -159,6 +160,11 @@ class Supervised:
         for member in family:  # only what was started here, and only where the launcher failed to end it
             if member.alive():
                 os.kill(member.pid, signal.SIGKILL)
+
+    def remember(self) -> list[Process]:
+        """The processes under the launcher now; they are ended with it even where the launcher is killed."""
+        self._family = subtree(self.pid)
+        return self._family
 
     @property
     def pid(self) -> int:
@@ -257,9 +263,7 @@ class Supervised:
 
         def alive() -> None:
             if self.process is not None and self.process.poll() is not None:
-                raise Waited(
-                    f"the launcher ended with {self.process.returncode} before {what}\n{self.picture()}"
-                )
+                raise Waited(f"the launcher ended with {self.process.returncode} before {what}\n{self.picture()}")
 
         return wait_until(seconds, what, check, context=self.picture, tick=alive)
 
