@@ -126,9 +126,9 @@ def test_an_oom_reduces_the_batch_until_it_holds(server: Start) -> None:
 
 def test_a_fault_that_never_holds_opens_the_breaker_and_the_server_stays_down(server: Start) -> None:
     settings = {**PATIENT, "breaker": {"failures": 3}, "budget": {"actions": 10}}
-    agent = server("--max-num-seqs", "2", oom_above=0, settings=settings)
+    agent = server("--max-num-seqs", "64", oom_above=0, settings=settings)
     agent.wait(START_SECONDS, "the first start", agent.health)
-    run_burst(agent.url, Shape(requests=1))  # even one sequence is too many, and no batch is smaller than one
+    run_burst(agent.url, Shape(requests=1))  # even one sequence is too many, so no batch is small enough
 
     def opened() -> bool:
         status = agent.status()
