@@ -115,8 +115,8 @@ def test_an_oom_reduces_the_batch_until_it_holds(server: Start) -> None:
         agent.wait_exits(before + 1)
         serving(agent)
     assert outcomes.lost == 0, rounds
+    last = agent.wait_incident(120, index=len(agent.incidents()) - 1, states=("resolved",))
     incidents = agent.incidents()
-    last = agent.wait_incident(120, index=len(incidents) - 1, states=("resolved",))
     assert {incident["class"] for incident in incidents} == {"oom-serving"}
     assert ["--max-num-seqs", str(fits)] in last["actions"][-1]["delta"]["flags"]
     assert len(agent.exits()) == 2, "32, 16 and 8 sequences: two deaths"
