@@ -53,8 +53,7 @@ def _help() -> str:
     """The stand-in's own flags and faults; vLLM's flags are those of ``vllm serve``."""
     lines = ["usage: agent sim [MODEL] [flags of vllm serve] [--fault NAME[=ARG]]… [--sim-…]", "", "flags:"]
     lines += [
-        f"  {name:28} {text}{f' (default {default})' if default else ''}"
-        for name, (default, text) in SIM_FLAGS.items()
+        f"  {name:28} {text}{f' (default {default})' if default else ''}" for name, (default, text) in SIM_FLAGS.items()
     ]
     lines += ["", "faults:", *(f"  {example}" for _, _, example in FAULTS.values()), ""]
     return "\n".join(lines)

@@ -142,9 +142,7 @@ class App:
                 fault = parse_fault(name if arg in (None, "") else f"{name}={_plain(arg)}")
                 if fault.name in START_ONLY:
                     remedy = f"Start the stand-in with --fault {name}."
-                    raise UsageError(
-                        f"fault {name} acts at the start only", where="/sim/fault", remedy=remedy
-                    )
+                    raise UsageError(f"fault {name} acts at the start only", where="/sim/fault", remedy=remedy)
             except UsageError as error:
                 await reply.json(400, {"error": error.message, "remedy": error.remedy})
                 return

@@ -16,10 +16,7 @@ from agent.sim.metrics import Registry
 from agent.sim.options import Settings
 
 CHARACTERS_A_TOKEN = 4
-BUSY = (
-    "The engine is currently busy and cannot accept new requests. "
-    "Please try again later or on a different instance."
-)
+BUSY = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
 
 
 class ApiError(Exception):
@@ -81,9 +78,7 @@ class Checker:
         usage = bool(options.get("include_usage")) if isinstance(options, dict) else False
         prefix = "chatcmpl-" if chat else "cmpl-"
         stream = bool(body.get("stream"))
-        return Ask(
-            chat, str(model), measured, limit, stream, usage, prefix + uuid4().hex[:16], int(time.time())
-        )
+        return Ask(chat, str(model), measured, limit, stream, usage, prefix + uuid4().hex[:16], int(time.time()))
 
     def _measure(self, prompt: str | list[int], copy: int) -> tuple[int, list[int], int]:
         """Length in tokens, hashes of the full blocks (each over all before it), seed of the answer."""
@@ -118,9 +113,7 @@ class Checker:
         if wanted < 1:
             raise bad_request(f"{key} must be at least 1, got {wanted}.", key)
         if wanted > longest:
-            raise bad_request(
-                f"max_tokens={wanted} cannot be greater than max_model_len={longest}", "max_tokens"
-            )
+            raise bad_request(f"max_tokens={wanted} cannot be greater than max_model_len={longest}", "max_tokens")
         return min(wanted, longest - prompt)
 
     def _admit(self, count: int) -> None:
@@ -179,9 +172,7 @@ def _chat_prompts(body: dict[str, object]) -> list[str | list[int]]:
     """The messages as one text, as a chat template would make it."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
-        raise bad_request(
-            "[{'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required'}]", "messages"
-        )
+        raise bad_request("[{'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required'}]", "messages")
     parts = []
     for message in messages:
         content = message.get("content") or ""

@@ -106,6 +106,4 @@ class Card:
             self.needs = replace(self.needs, others=wanted)
             return None
         requested = max(32 * MIB, sum(step.scheduled.values()) * TOKEN_BYTES // MIB * MIB)
-        return Shortage(
-            requested, self.needs.total, int(3.56 * MIB), int(117.7 * MIB), ((guest.pid, wanted),)
-        )
+        return Shortage(requested, self.needs.total, int(3.56 * MIB), int(117.7 * MIB), ((guest.pid, wanted),))

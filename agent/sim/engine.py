@@ -29,9 +29,7 @@ from agent.sim.texts import Voice
 class EngineCore:
     """One engine process."""
 
-    def __init__(
-        self, settings: Settings, voice: Voice, channel: Channel, environ: Mapping[str, str]
-    ) -> None:
+    def __init__(self, settings: Settings, voice: Voice, channel: Channel, environ: Mapping[str, str]) -> None:
         self.settings = settings
         self.voice = voice
         self.channel = channel

@@ -126,9 +126,7 @@ class Flags:
         try:
             return kind(values[0])
         except ValueError:
-            raise FlagError(
-                f"argument {name}: invalid {kind.__name__.strip('_')} value: {values[0]!r}"
-            ) from None
+            raise FlagError(f"argument {name}: invalid {kind.__name__.strip('_')} value: {values[0]!r}") from None
 
     def integer(self, name: str, default: int) -> int:
         value = self.number(name, human_readable_int, default)

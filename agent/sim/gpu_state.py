@@ -91,9 +91,7 @@ def change(path: str, edit: Callable[[State], State]) -> State:
         state = edit(read(path))
         rows = [f"gpu,{g.index},{g.uuid},{g.name},{g.total},{g.capability}" for g in state.gpus]
         rows += [
-            f"app,{a.uuid},{a.pid},{a.used},{a.name},{'guest' if a.guest else 'real'}"
-            for a in state.apps
-            if a.alive
+            f"app,{a.uuid},{a.pid},{a.used},{a.name},{'guest' if a.guest else 'real'}" for a in state.apps if a.alive
         ]
         temporary = Path(f"{path}.{os.getpid()}.tmp")
         temporary.write_text("\n".join(rows) + "\n")

@@ -165,8 +165,7 @@ async def serve_connection(
                 return
     except BadRequest:
         writer.write(
-            b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: "
-            b"close\r\n\r\n"
+            b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n\r\n"
         )
         writer.write(b"Invalid HTTP request received.")
     except ConnectionError:

@@ -51,9 +51,7 @@ def batch(flags: Flags, total: int, max_len: int) -> tuple[int, int]:
         seqs = min(1024 if big else 256, max(1, batched))
     bad = [(n, v) for n, v in (("max_num_batched_tokens", batched), ("max_num_seqs", seqs)) if v < 1]
     if bad:
-        raise ValueFailure(
-            _pydantic_many("SchedulerConfig", [(n, "greater than or equal to 1", v) for n, v in bad])
-        )
+        raise ValueFailure(_pydantic_many("SchedulerConfig", [(n, "greater than or equal to 1", v) for n, v in bad]))
     if batched < seqs:
         raise ValueFailure(
             "pydantic_core._pydantic_core.ValidationError: 1 validation error for SchedulerConfig\n"
@@ -87,9 +85,7 @@ def _pydantic_many(config: str, bad: list[tuple[str, str, float]]) -> str:
     ]
     for name, rule, value in bad:
         kind = rule.rsplit(" ", 1)[0].replace(" or equal to", "_equal").replace(" than", "_than")
-        kind = {"greater_than_equal": "greater_than_equal", "less_than_equal": "less_than_equal"}.get(
-            kind, kind
-        )
+        kind = {"greater_than_equal": "greater_than_equal", "less_than_equal": "less_than_equal"}.get(kind, kind)
         kind = kind.replace(" ", "_")
         lines += [
             name,

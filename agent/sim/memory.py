@@ -122,8 +122,7 @@ def _fit(needs: Needs, available: int) -> Pool:
             "blocks",
             "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
             "initializing the "
-            "engine (this flag also controls CPU memory reservation on the CPU backend, despite its name). "
-            + CONSERVE,
+            "engine (this flag also controls CPU memory reservation on the CPU backend, despite its name). " + CONSERVE,
         )
     block_bytes = needs.block_size * needs.kv_bytes_per_token
     blocks = available // block_bytes
@@ -133,11 +132,7 @@ def _fit(needs: Needs, available: int) -> Pool:
     wanted = -(-needs.max_model_len // needs.block_size) * block_bytes
     if wanted > blocks * block_bytes:
         have = min(available, blocks * block_bytes) if needs.blocks_override is not None else available
-        estimate = (
-            f"Based on the available memory, the estimated maximum model length is {tokens}. "
-            if tokens
-            else ""
-        )
+        estimate = f"Based on the available memory, the estimated maximum model length is {tokens}. " if tokens else ""
         raise StartFailure(
             "blocks",
             f"To serve at least one request with the model's max seq len ({needs.max_model_len}), "
@@ -167,9 +162,7 @@ class Shortage:
         """The message as PyTorch 2.11 and later print it; the numbers add up to the card's total."""
         in_use = max(0, self.total - self.free - sum(size for _, size in self.neighbours))
         allocated = max(0, in_use - CONTEXT_BYTES - self.unallocated)
-        others = "".join(
-            f"Process {pid} has {torch_size(size)} memory in use. " for pid, size in self.neighbours
-        )
+        others = "".join(f"Process {pid} has {torch_size(size)} memory in use. " for pid, size in self.neighbours)
         return (
             f"CUDA out of memory. Tried to allocate {torch_size(self.requested)}. GPU 0 has a total "
             "capacity of "

@@ -53,9 +53,7 @@ class OpenAi:
         ]
         return {"object": "list", "data": cards}
 
-    async def complete(
-        self, request: Request, reply: Reply, reader: asyncio.StreamReader, *, chat: bool
-    ) -> None:
+    async def complete(self, request: Request, reply: Reply, reader: asyncio.StreamReader, *, chat: bool) -> None:
         """One POST; raises `ApiError` for what is answered with an error."""
         ask = self._checker.check(request.body, chat=chat, open_requests=len(self._client.open))
         try:
@@ -75,9 +73,7 @@ class OpenAi:
 
     # --- answers
 
-    async def _whole(
-        self, ask: Ask, generations: list[Generation], reply: Reply, reader: asyncio.StreamReader
-    ) -> None:
+    async def _whole(self, ask: Ask, generations: list[Generation], reply: Reply, reader: asyncio.StreamReader) -> None:
         for generation in generations:
             while generation.reason is None and not generation.dead:
                 try:
@@ -117,9 +113,7 @@ class OpenAi:
             for task in tasks:
                 task.cancel()
         if ask.include_usage:
-            await reply.event(
-                json.dumps({**_envelope(ask, chunk=True), "choices": [], "usage": _usage(generations)})
-            )
+            await reply.event(json.dumps({**_envelope(ask, chunk=True), "choices": [], "usage": _usage(generations)}))
         await reply.event("[DONE]")
         await reply.end()
 
@@ -130,9 +124,7 @@ class OpenAi:
         await reply.end()
 
 
-async def _follow(
-    index: int, generation: Generation, queue: asyncio.Queue[tuple[int, str, str | None] | None]
-) -> None:
+async def _follow(index: int, generation: Generation, queue: asyncio.Queue[tuple[int, str, str | None] | None]) -> None:
     """Turn a generation's progress into stream items; None once the engine is dead."""
     sent = 0
     while True:

@@ -61,9 +61,7 @@ class Settings:
     @property
     def url(self) -> str:
         """What vLLM prints as the address it listens on."""
-        return (
-            f"unix:{self.uds}" if self.uds else f"{'https' if self.ssl else 'http'}://{self.host}:{self.port}"
-        )
+        return f"unix:{self.uds}" if self.uds else f"{'https' if self.ssl else 'http'}://{self.host}:{self.port}"
 
     def needs(self, others: int) -> Needs:
         """The start-up arithmetic's input, with ``others`` bytes of the card held by other processes."""

@@ -182,9 +182,7 @@ class Scheduler:
                 break
             self._cache.move_to_end(value)
             count += 1
-        return min(
-            count * self.block_size, max(0, (sequence.prompt - 1) // self.block_size * self.block_size)
-        )
+        return min(count * self.block_size, max(0, (sequence.prompt - 1) // self.block_size * self.block_size))
 
     def _remember(self, sequence: Sequence) -> None:
         if not self.prefix_caching or sequence.generated:

@@ -101,9 +101,7 @@ class Startup:
         if done:
             left = f"00:{spent * (shards - done) / done:02.0f}, {done / max(spent, 0.001):.2f}it"
         percent, elapsed = f"{100 * done // shards:3d}", f"{spent:02.0f}"
-        self.voice.say(
-            "start-load", ERR, percent=percent, done=done, shards=shards, elapsed=elapsed, left=left
-        )
+        self.voice.say("start-load", ERR, percent=percent, done=done, shards=shards, elapsed=elapsed, left=left)
 
     def _fail(self, failure: StartFailure) -> Dead:
         if failure.kind == "blocks":

@@ -42,7 +42,6 @@ STALE_EXIT_SECONDS = 5.0
 Body = Callable[[], Awaitable[None]]
 
 
-
 class Watched(Protocol):
     """The part of :class:`agent.watch.server.ServerWatch` that a source feeds."""
 

@@ -33,7 +33,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,12 @@ BURST = Shape(
     prompt_tokens=2000,
     prompt_logprobs=5,
     timeout_seconds=90,
+)
+# Prompts of many lengths leave blocks of many sizes behind, which is what fragments an allocator.
+BURSTS = (
+    BURST,
+    replace(BURST, prompt_tokens=2200, prompt_spread=500),
+    replace(BURST, prompt_tokens=2600, prompt_spread=900, requests=200, concurrency=200),
 )
 WARM = Shape(requests=8, concurrency=8, max_tokens=16, model="m", prompt_tokens=300, timeout_seconds=90)
 ONE = Shape(requests=1, concurrency=1, max_tokens=8, model="m", prompt_tokens=50, timeout_seconds=90)
@@ -242,15 +248,25 @@ def serving(agent: Supervised, seconds: float) -> None:
     agent.wait(seconds, "serving", check)
 
 
+def until_broken(record: Record, agent: Supervised) -> Shape | None:
+    """Send bursts of growing and more varied prompts until one breaks the server; that one, or None."""
+    for number, shape in enumerate(BURSTS):
+        if send(record, agent, f"burst {number + 1} ({shape.prompt_tokens} ± {shape.prompt_spread} tokens)", shape):
+            return shape
+    record.expect(False, "no burst broke the server, so nothing was shown")
+    return None
+
+
 def until_answered(record: Record, agent: Supervised, rounds: int = 4) -> None:
     """The burst that breaks it, then the same again after each repair until it is answered in full."""
-    for number in range(rounds):
-        before = len(agent.exits())
-        if send(record, agent, f"burst {number + 1}", BURST) == 0:
-            record.expect(number > 0, "the first burst broke nothing, so nothing was shown")
+    shape = until_broken(record, agent)
+    for deaths in range(1, rounds + 1):
+        if shape is None:
             return
-        agent.wait_exits(before + 1)
+        agent.wait_exits(deaths)
         serving(agent, REPAIR_SECONDS)
+        if send(record, agent, f"the same burst after {deaths} repairs", shape) == 0:
+            return
     record.expect(False, f"the burst was not answered within {rounds} rounds")
 
 

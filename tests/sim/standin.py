@@ -86,9 +86,7 @@ class Standin:
     def complete(self, tokens: int = 5, prompt: str = "hello world", **body: object) -> tuple[int, str]:
         return self.request("POST", "/v1/completions", {"prompt": prompt, "max_tokens": tokens, **body})
 
-    def burst(
-        self, count: int, tokens: int = 20, prompt: str = "hello", **body: object
-    ) -> list[tuple[int, str]]:
+    def burst(self, count: int, tokens: int = 20, prompt: str = "hello", **body: object) -> list[tuple[int, str]]:
         """``count`` requests at once; (0, "") for one whose connection broke."""
         answers: list[tuple[int, str]] = [(0, "")] * count
 

@@ -16,9 +16,7 @@ FORMAT = "--format=csv,noheader,nounits"
 def ask(stub: Path, *args: str) -> tuple[int, list[list[str]]]:
     """Exit status and cells of one call, through PATH as a user of nvidia-smi would call it."""
     env = {**os.environ, "PATH": f"{stub.parent}:{os.environ['PATH']}"}
-    answer = subprocess.run(
-        ["nvidia-smi", *args], capture_output=True, text=True, timeout=20, env=env, check=False
-    )
+    answer = subprocess.run(["nvidia-smi", *args], capture_output=True, text=True, timeout=20, env=env, check=False)
     return answer.returncode, [line.split(", ") for line in answer.stdout.splitlines()]
 
 

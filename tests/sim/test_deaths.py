@@ -112,10 +112,7 @@ def test_neighbour_stays_on_the_card_when_a_state_file_holds_it(tmp_path: Path) 
         assert sim.exit() == 0
     with Standin("--sim-smi", state) as sim:
         assert sim.exit() == 1
-        assert (
-            "Free memory on device cuda:0 (59.5/80.0 GiB) on startup is less than desired GPU memory"
-            in sim.log
-        )
+        assert "Free memory on device cuda:0 (59.5/80.0 GiB) on startup is less than desired GPU memory" in sim.log
     with Standin("--sim-smi", state, "--gpu-memory-utilization", "0.74") as sim:
         sim.ready()
         assert sim.complete()[0] == 200

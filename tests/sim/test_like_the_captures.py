@@ -58,20 +58,14 @@ def exercised(*args: str) -> str:
         sim.ready()
         sim.complete(3)
         sim.complete(3, stream=True)
-        sim.request(
-            "POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}
-        )
+        sim.request("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2})
         sim.request("POST", "/v1/completions", "{")
         sim.get("/v1/nothing")
         return sim.get("/metrics")[1]
 
 
-@pytest.mark.parametrize(
-    ("version", "capture"), [("0.32.0", "cpu032_05_after_4xx"), ("0.25.1", "h200_025_base_after")]
-)
-def test_metrics_have_the_families_labels_help_and_buckets_of_a_real_server(
-    version: str, capture: str
-) -> None:
+@pytest.mark.parametrize(("version", "capture"), [("0.32.0", "cpu032_05_after_4xx"), ("0.25.1", "h200_025_base_after")])
+def test_metrics_have_the_families_labels_help_and_buckets_of_a_real_server(version: str, capture: str) -> None:
     real = Scrape((CAPTURES / "metrics" / f"{capture}.prom").read_text())
     ours = Scrape(exercised("--sim-vllm-version", version))
     assert list(ours.types) == list(real.types)

@@ -100,9 +100,7 @@ def test_a_client_that_leaves_frees_its_place_and_is_counted_nowhere(sim: Standi
 
     before = sim.metric("vllm:request_success_total", 'finished_reason="abort"')
     connection = http.client.HTTPConnection("127.0.0.1", sim.port, timeout=10)
-    connection.request(
-        "POST", "/v1/completions", json.dumps({"prompt": "x", "max_tokens": 1000, "stream": True})
-    )
+    connection.request("POST", "/v1/completions", json.dumps({"prompt": "x", "max_tokens": 1000, "stream": True}))
     connection.getresponse().read(50)
     connection.close()
     until = time.monotonic() + 10
@@ -129,9 +127,7 @@ def test_256_requests_run_and_wait_within_the_batch() -> None:
 
         def watch() -> None:
             while not stop.is_set():
-                seen.append(
-                    (sim.metric("vllm:num_requests_running"), sim.metric("vllm:num_requests_waiting"))
-                )
+                seen.append((sim.metric("vllm:num_requests_running"), sim.metric("vllm:num_requests_waiting")))
                 time.sleep(0.05)
 
         watcher = threading.Thread(target=watch)
@@ -157,13 +153,9 @@ def test_queue_limit_sheds_with_503() -> None:
 
 
 def test_prefix_cache_and_preemption_move_their_counters() -> None:
-    with Standin(
-        "--num-gpu-blocks-override", "12", "--max-model-len", "128", "--sim-step-seconds", "0.001"
-    ) as sim:
+    with Standin("--num-gpu-blocks-override", "12", "--max-model-len", "128", "--sim-step-seconds", "0.001") as sim:
         sim.ready()
-        prompt = (
-            "a prompt that is long enough to fill more than one block of sixteen tokens, twice over. " * 2
-        )
+        prompt = "a prompt that is long enough to fill more than one block of sixteen tokens, twice over. " * 2
         sim.complete(2, prompt)
         sim.complete(2, prompt)
         assert sim.metric("vllm:prefix_cache_hits_total") >= 16

@@ -82,10 +82,7 @@ def test_a_pool_asked_for_that_does_not_fit() -> None:
 
 def test_neighbour_before_the_start() -> None:
     log = fails("--fault", "oom-neighbour=30@start")
-    assert (
-        "Free memory on device cuda:0 (49.5/80.0 GiB) on startup is less than desired GPU memory utilization"
-        in log
-    )
+    assert "Free memory on device cuda:0 (49.5/80.0 GiB) on startup is less than desired GPU memory utilization" in log
     assert "(0.92, 73.6 GiB)" in log
     starts("--fault", "oom-neighbour=30@start", "--gpu-memory-utilization", "0.6")
 
@@ -99,9 +96,7 @@ def pool(*args: str) -> float:
 def test_a_smaller_batch_gives_its_memory_to_the_pool_unless_it_is_held() -> None:
     big = pool("--max-num-batched-tokens", "65536", "--max-num-seqs", "1024", "--enforce-eager")
     small = pool("--max-num-batched-tokens", "32768", "--max-num-seqs", "512", "--enforce-eager")
-    held = pool(
-        "--max-num-batched-tokens", "32768", "--max-num-seqs", "512", "--kv-cache-memory-bytes", "40G"
-    )
+    held = pool("--max-num-batched-tokens", "32768", "--max-num-seqs", "512", "--kv-cache-memory-bytes", "40G")
     assert small - big == pytest.approx(2.0, abs=0.02)
     assert held == 40.0
 

@@ -41,6 +41,7 @@ class Shape:
     model: str = "tiny"
     timeout_seconds: float = 120.0
     prompt_tokens: int = 0
+    prompt_spread: int = 0
     prompt_logprobs: int = 0
 
 
@@ -114,7 +115,8 @@ def request_body(shape: Shape, number: int) -> dict[str, object]:
     words = random.Random(number)
     prompt: object = " ".join(words.choice(WORDS) for _ in range(shape.prompt_words)) + f" {number}"
     if shape.prompt_tokens:
-        prompt = [words.randrange(6, 500) for _ in range(shape.prompt_tokens)]
+        length = shape.prompt_tokens + words.randint(-shape.prompt_spread, shape.prompt_spread)
+        prompt = [words.randrange(6, 500) for _ in range(length)]
     body: dict[str, object] = {
         "model": shape.model,
         "prompt": prompt,
