@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from agent.cli.options import default_state_dir, watch_options
+from agent.cli.options import watch_options
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
@@ -35,8 +35,9 @@ def run(
 
     folder = run_dir or Path(default_run_dir())
     watcher = [sys.executable, "-m", "agent", "watch", "--run-dir", str(folder)]
-    watcher += ["--state-dir", str(state_dir or default_state_dir())]
-    for flag, value in (("--config", config), ("--listen", listen), ("--name", name)):
+    # Only what was given: what was not may stand in the configuration.
+    given = (("--config", config), ("--listen", listen), ("--state-dir", state_dir), ("--name", name))
+    for flag, value in given:
         watcher += [flag, str(value)] if value is not None else []
     watcher += ["--dry-run"] if dry_run else []
     arguments = ["--run-dir", str(folder), "--probe", probe, "--watcher", json.dumps(watcher)]
