@@ -50,7 +50,7 @@ class Liveness:
 
     def saw_child(self, child: Child | None) -> bool:
         """The launcher's word; None when the launcher cannot be asked. True if the state changed."""
-        if child is not self._child and child in (Child.STARTING, Child.DEAD, Child.STOPPED):
+        if child is not self._child:
             self._health, self._failures, self._loading = None, 0, None
         self._child = child
         return self._judge()
