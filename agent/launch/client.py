@@ -26,11 +26,14 @@ CONNECT_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class LogChunk:
-    """Bytes of the server's output from ``offset`` on; ``dropped`` bytes right before them are lost."""
+    """Bytes of the server's output from ``offset`` on; ``dropped`` bytes right before them are lost. ``start`` is
+    where the output of the start that wrote them begins; None when that was before the launcher.
+    """
 
     offset: int
     data: bytes
     dropped: int
+    start: int | None = None
 
     @property
     def end(self) -> int:
@@ -85,7 +88,10 @@ class LauncherClient:
                 if not isinstance(chunk, dict):
                     raise self._protocol_error("a line without log")
                 data = base64.b64decode(str(chunk["data"]))
-                yield LogChunk(int(chunk["offset"]), data, int(chunk["dropped"]))
+                start = chunk.get("start")
+                yield LogChunk(
+                    int(chunk["offset"]), data, int(chunk["dropped"]), int(start) if start is not None else None
+                )
 
     @contextlib.asynccontextmanager
     async def _connection(self, verb: str, args: dict[str, object]) -> AsyncIterator[asyncio.StreamReader]:

@@ -5,7 +5,8 @@ file's own start, goes on across restarts of vLLM and of the launcher, and never
 never raises on a full disk: the file is left out, the ring goes on, and a reader who needed those bytes is
 told how many are missing.
 
-Files are named by the offset of their first byte, so a gap needs no index.
+Files are named by the offset of their first byte, so a gap needs no index. Where a start of the server begins is
+marked, and no piece crosses a mark, so a reader never takes a line of one start for the last words of another.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,15 +26,19 @@ RING_BYTES = 8 << 20
 FILE_BYTES = 8 << 20
 FILE_COUNT = 8
 DISK_RETRY_SECONDS = 5.0
+MARKS_KEPT = 1000
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Bytes from ``offset`` on; ``dropped`` bytes right before them are lost."""
+    """Bytes from ``offset`` on; ``dropped`` bytes right before them are lost. ``start`` is where the start of the
+    server that wrote them begins; None when that was before this launcher.
+    """
 
     offset: int
     data: bytes
     dropped: int
+    start: int | None = None
 
     @property
     def end(self) -> int:
@@ -64,6 +70,7 @@ class LogStore:
         self._ring_start = self.end
         self._fd: int | None = None
         self._retry_at = 0.0
+        self._marks: list[int] = []
         self.changed = Bell()
 
     def _existing(self) -> list[tuple[int, Path, int]]:
@@ -79,6 +86,11 @@ class LogStore:
     def start(self) -> int:
         """The oldest offset that can still be read."""
         return min([self._ring_start, *(start for start, _, _ in self._files)])
+
+    def mark(self) -> int:
+        """A start of the server begins here; the offset."""
+        self._marks = [*self._marks[1 - MARKS_KEPT :], self.end]
+        return self.end
 
     def append(self, data: bytes) -> None:
         """Take bytes in; readers wake at once."""
@@ -147,10 +159,17 @@ class LogStore:
         how much.
         """
         wanted = min(max(offset, 0), self.end)
-        if wanted < self._ring_start:
-            piece = self._read_file(wanted, limit)
-            if piece is not None:
-                return piece
+        piece = self._read_file(wanted, limit) if wanted < self._ring_start else None
+        return self._within_one_start(piece or self._read_ring(wanted, limit))
+
+    def _within_one_start(self, piece: Piece) -> Piece:
+        """Cut at the next mark, and say which start the bytes are of."""
+        after = bisect_right(self._marks, piece.offset)
+        start = self._marks[after - 1] if after else None
+        data = piece.data[: self._marks[after] - piece.offset] if after < len(self._marks) else piece.data
+        return Piece(piece.offset, data, piece.dropped, start)
+
+    def _read_ring(self, wanted: int, limit: int) -> Piece:
         start = max(wanted, self._ring_start)
         count = min(limit, self.end - start)
         size = len(self._ring)

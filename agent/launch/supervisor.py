@@ -47,6 +47,7 @@ class Supervisor:
         self.last_exit: Mapping[str, object] | None = parts.run_dir.last_exit()
         self.restarts = 0
         self.listeners = 0
+        self.start_log_offset: int | None = None
         self._intent: Intent | None = None
         self._in_a_row = 0
         self._pending = False
@@ -89,6 +90,7 @@ class Supervisor:
         """
         if self._intent is None or not self._intent.leave:
             self._intent = Intent("drain", leave=True)
+            self._p.events.add("draining", seconds=timeout)
         self._bell.ring()
         deadline = self._p.clock.monotonic() + timeout
         idle = 0
@@ -232,11 +234,15 @@ class Supervisor:
             self.life.close()
         self._pending = False
         self.hold_state = None
+        self.start_log_offset = p.log.mark()
         self.life = Life(argv, env, p.settings.address, reaper=p.reaper, guard=p.guard, clock=p.clock, sink=self._take)
         p.cleanup.watch(self.life.pid)
         self.restarts += 0 if first else 1
         self._save(starts=self.counters.starts + 1)
-        p.events.add("started", pid=self.life.pid, restarts=self.restarts, overridden=self.applied is not None)
+        p.events.add(
+            "started", pid=self.life.pid, restarts=self.restarts, overridden=self.applied is not None,
+            log_offset=self.start_log_offset,
+        )  # fmt: skip
         self._keep(asyncio.ensure_future(self._watch_ready(self.life)))
         if first:
             self._keep(asyncio.ensure_future(self._look_around()))
@@ -366,8 +372,7 @@ class Supervisor:
 
     def _request(self, intent: Intent, timeout: float | None) -> None:
         self._intent = intent
-        if not intent.leave:
-            self._p.events.add("restarting", by=intent.word)
+        self._p.events.add("stopping" if intent.leave else "restarting", by=intent.word)
         self._terminate(timeout)
         self._bell.ring()
 

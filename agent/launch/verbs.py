@@ -102,6 +102,7 @@ class Verbs:
             "last_exit": dict(s.last_exit) if s.last_exit else None,
             "log_offset": p.log.end,
             "log_start": p.log.start,
+            "start_log_offset": s.start_log_offset,
             "dropped_bytes": p.tee.dropped_bytes,
             "tee": {
                 "written_bytes": p.tee.written_bytes,
@@ -275,7 +276,7 @@ class Verbs:
                 continue
             offset = piece.end
             data = base64.b64encode(piece.data).decode()
-            yield {"log": {"offset": piece.offset, "data": data, "dropped": piece.dropped}}
+            yield {"log": {"offset": piece.offset, "data": data, "dropped": piece.dropped, "start": piece.start}}
 
 
 def _process(process: Process) -> Document:

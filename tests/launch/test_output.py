@@ -181,3 +181,20 @@ def test_importing_the_face_is_light() -> None:
     code = f"import sys, agent.launch; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert done.stdout.strip() == "[]"
+
+
+def test_no_piece_crosses_the_beginning_of_a_start_and_each_names_its_own(tmp_path: Path) -> None:
+    earlier = store(tmp_path, [])
+    earlier.append(b"of an earlier launcher\n")
+    earlier.close()
+    log = store(tmp_path, [])
+    first = log.mark()
+    log.append(b"first\n")
+    second = log.mark()
+    log.append(b"second\n")
+    pieces = []
+    offset = 0
+    while (piece := log.read(offset, 1000)).data:
+        pieces.append((piece.data, piece.start))
+        offset = piece.end
+    assert pieces == [(b"of an earlier launcher\n", None), (b"first\n", first), (b"second\n", second)]
