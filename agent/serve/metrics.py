@@ -72,7 +72,7 @@ class AgentMetrics:
             self._state.labels(server, one.value).set(one is state)
 
     def started(self, server: str, reason: str) -> None:
-        """A start of the server; ``reason``: operator (the first of a launcher), remedy (overrides in force), restart."""
+        """A start of the server; ``reason``: operator (a launcher's first), remedy (overrides in force), restart."""
         self._starts.labels(server, reason).inc()
 
     def incident(self, server: str, fault: str, outcome: str) -> None:
