@@ -16,6 +16,9 @@ import re2
 
 from agent.diagnose.catalogue import Catalogue, Fault, Phase, Signature
 
+# The periodic line of vllm/v1/metrics/loggers.py; literal, so that it can be found without a regular expression.
+THROUGHPUT = "Avg prompt throughput: "
+
 # Start-up lines of vLLM 0.4 to 0.33 and uvicorn: (name, pattern).
 MILESTONES: tuple[tuple[str, str], ...] = (
     ("banner", r"vLLM API server version \d"),
@@ -37,7 +40,7 @@ MILESTONES: tuple[tuple[str, str], ...] = (
     ),
     ("captured", r"Graph capturing finished"),
     ("ready", r"Application startup complete"),
-    ("throughput", r"Avg prompt throughput: "),
+    ("throughput", THROUGHPUT),
     ("shutdown", r"\[shutdown\] API server: shutdown triggered|trigger received signal=SIG"),
     ("shutdown", r"Gracefully stopping http server|[Rr]eceived (?:signal )?(?:SIGTERM|SIGINT)"),
     # Raised, not named in somebody's except clause.
@@ -89,6 +92,12 @@ class Slot:
     noise: bool = False
     exception: bool = False
 
+    @property
+    def only_throughput(self) -> bool:
+        """Whether the pattern marks the periodic line and nothing else."""
+        other = self.candidates or self.frames or self.unless or self.exception
+        return self.milestones == ["throughput"] and not other
+
 
 class Scanner:
     """The compiled set. Immutable after construction; shared by all sessions of a catalogue."""
@@ -108,6 +117,7 @@ class Scanner:
         self._slot(NOISE).noise = True
         self._slot(EXCEPTION).exception = True
         self._set = _compiled(tuple(slot.pattern for slot in self.slots))
+        self._routine = frozenset(slot.number for slot in self.slots if slot.noise or slot.only_throughput)
 
     def _slot(self, pattern: str) -> Slot:
         if pattern not in self._by_pattern:
@@ -120,6 +130,10 @@ class Scanner:
         """The numbers of the slots whose pattern is somewhere in ``data``."""
         found: list[int] = self._set.Match(data) or []
         return found
+
+    def routine(self, numbers: list[int]) -> bool:
+        """Whether these hits are what a healthy server prints all day: throughput, and quoted requests."""
+        return self._routine.issuperset(numbers)
 
     def hits(self, data: bytes) -> Iterator[Slot]:
         """The slots themselves, in the order of the catalogue."""
@@ -139,6 +153,7 @@ def _options() -> re2.Options:
 def _compiled(patterns: tuple[str, ...]) -> re2.Set:
     compiled = re2.Set.SearchSet(_options())
     for pattern in patterns:
-        compiled.Add(pattern.encode("utf-8"))
+        # Asked about blocks of lines, ``^`` and ``$`` must still mean a line's.
+        compiled.Add(b"(?m)" + pattern.encode("utf-8"))
     compiled.Compile()
     return compiled

@@ -15,14 +15,16 @@ from agent.diagnose.catalogue import Catalogue
 from agent.diagnose.conclude import conclude
 from agent.diagnose.line import strip_controls, unwrap
 from agent.diagnose.redact import redact
-from agent.diagnose.scan import Scanner, Slot
+from agent.diagnose.scan import THROUGHPUT, Scanner, Slot
 from agent.diagnose.settings import effective_settings
 from agent.diagnose.start import Signal, Start
 from agent.model import Cause, Context, EffectiveSettings
 
 BLOCK = 1 << 16
+SMALL_BLOCK = 1 << 12
 MAX_LINE = 1 << 18  # beyond it a line's rest is dropped: the words of an error stand at its front
 _MAX_PARTS = 400
+_THROUGHPUT = THROUGHPUT.encode()
 
 
 class LogSession:
@@ -75,12 +77,12 @@ class LogSession:
         self._rest = buffer[end:]
         if len(self._rest) > MAX_LINE:
             self._rest, self._dropping = self._rest[:MAX_LINE], True
-        return tuple(signal for block in _blocks(buffer, end) for signal in self._block(block))
+        return tuple(signal for block in _blocks(buffer, end, BLOCK) for signal in self._block(strip_controls(block)))
 
     def finish(self) -> tuple[Signal, ...]:
         """The log ends here: take a last line that has no newline."""
         rest, self._rest, self._dropping = self._rest, b"", False
-        return tuple(self._block(rest + b"\n")) if rest else ()
+        return tuple(self._block(strip_controls(rest) + b"\n")) if rest else ()
 
     def conclude(self, context: Context = Context()) -> tuple[Cause, ...]:  # noqa: B008 (frozen)
         """The causes, most likely first; empty where nothing is wrong."""
@@ -90,15 +92,34 @@ class LogSession:
         """What the engine runs with, each value with the place that says so."""
         return effective_settings(self.start, context)
 
-    def _block(self, block: bytes) -> Iterator[Signal]:
-        block = strip_controls(block)
-        if not self._scanner.matches(block):
+    def _block(self, block: bytes, *, whole: bool = True) -> Iterator[Signal]:
+        """Whole lines. A block that hits is looked at in smaller ones, so that few lines are looked at one by one."""
+        found = self._scanner.matches(block)
+        if not found:
             self._lines += block.count(b"\n")
-            return
-        for raw in block.split(b"\n")[:-1]:
-            self._lines += 1
-            if numbers := self._scanner.matches(raw):
-                yield from self._line(raw, numbers)
+        elif self._scanner.routine(found):
+            yield from self._throughput(block)
+        elif whole:
+            for part in _blocks(block, len(block), SMALL_BLOCK):
+                yield from self._block(part, whole=False)
+        else:
+            for raw in block.split(b"\n")[:-1]:
+                yield from self._raw(raw)
+
+    def _throughput(self, block: bytes) -> Iterator[Signal]:
+        """A block in which only throughput lines count."""
+        position = 0
+        while (found := block.find(_THROUGHPUT, position)) >= 0:
+            begin, end = block.rfind(b"\n", position, found) + 1 or position, block.index(b"\n", found)
+            self._lines += block.count(b"\n", position, begin)
+            yield from self._raw(block[begin:end])
+            position = end + 1
+        self._lines += block.count(b"\n", position)
+
+    def _raw(self, raw: bytes) -> Iterator[Signal]:
+        self._lines += 1
+        if numbers := self._scanner.matches(raw):
+            yield from self._line(raw, numbers)
 
     def _line(self, raw: bytes, numbers: list[int]) -> Iterator[Signal]:
         where = f"{self._source}:{self._lines}"
@@ -126,11 +147,11 @@ def _redacted(signal: Signal) -> Signal:
     return msgspec.structs.replace(signal, text=redact(signal.text))
 
 
-def _blocks(buffer: bytes, end: int) -> Iterator[bytes]:
-    """Whole lines in blocks of about ``BLOCK`` bytes."""
+def _blocks(buffer: bytes, end: int, size: int) -> Iterator[bytes]:
+    """Whole lines in blocks of about ``size`` bytes."""
     position = 0
     while position < end:
-        cut = buffer.find(b"\n", min(position + BLOCK, end - 1)) + 1
+        cut = buffer.find(b"\n", min(position + size, end - 1)) + 1
         yield buffer[position:cut]
         position = cut
 

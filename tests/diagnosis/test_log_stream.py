@@ -171,3 +171,25 @@ def test_an_oom_that_the_server_survived_is_a_warning() -> None:
 def test_an_unfinished_escape_swallows_no_line() -> None:
     read = session(b"\x1b]0;title\n" + READY_LINE + OOM_LINE + b"\n")
     assert read.lines == 3 and read.conclude()[0].finding.evidence[0].where == "vllm.log:3"
+
+
+ACCESS_LINE = b'(APIServer pid=1) INFO:     127.0.0.1:51234 - "POST /v1/completions HTTP/1.1" 200 OK\n'
+THROUGHPUT_LINE = (
+    b"(APIServer pid=1) INFO 05-12 16:48:50 [loggers.py:335] Engine 000: Avg prompt throughput: 81.1 tokens/s\n"
+)
+QUOTED_LINE = b"INFO 05-12 16:48:50 [logger.py:41] Received request 7: prompt: 'Avg prompt throughput: 9.0 tokens/s'\n"
+
+
+@pytest.mark.parametrize("before", (0, 1, 39, 700, 1401))
+@pytest.mark.parametrize("line", (OOM_LINE, b"bash: line 1:    12 Killed                  vllm serve m"))
+def test_one_line_in_an_ordinary_day_is_found_where_it_stands(before: int, line: bytes) -> None:
+    day = [THROUGHPUT_LINE if n % 30 == 7 else ACCESS_LINE for n in range(1500)]
+    signals, read = feed(READY_LINE + b"".join((*day[:before], line + b"\n", *day[before:])), [])
+    assert [signal.where for signal in signals] == [f"log:{before + 2}"]
+    assert read.lines == 1502
+
+
+def test_the_latest_throughput_is_known_with_its_line() -> None:
+    _, read = feed(READY_LINE + ACCESS_LINE * 900 + THROUGHPUT_LINE + ACCESS_LINE * 5 + QUOTED_LINE * 3, [])
+    assert read.start.throughput == (902, "05-12 16:48:50")
+    assert read.lines == 910
