@@ -57,7 +57,7 @@ def _page(incident: Incident) -> Iterator[str]:
         for action in incident.actions:
             yield from _action(action)
     if advice := list(_advice(incident)):
-        yield "\nwhat to do"
+        yield "\noutcome" if incident.state is IncidentState.RESOLVED else "\nwhat to do"
         for line in advice:
             yield f"  {plain(line)}"
 

@@ -41,6 +41,7 @@ class Candidate:
 
 
 def candidates_of(start: Start) -> list[Candidate]:
+    """What each anchor of one start points to; anchors after an asked shutdown point to nothing."""
     found: list[Candidate] = []
     fallback = _fallback_phase(start)
     for anchor in start.anchors:

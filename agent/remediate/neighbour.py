@@ -108,6 +108,7 @@ def utilization_now(cause: Cause, situation: Situation) -> float | None:
 
 
 def used_cards(cause: Cause, situation: Situation) -> tuple[GpuReading, ...]:
+    """The cards that the server uses: all with several ranks, else the one that the message names, else the first."""
     cards = situation.gpus or ()
     ranks = situation.settings.tensor_parallel_size
     if ranks is not None and int(ranks.value) > 1:

@@ -29,10 +29,12 @@ class ApiError(Exception):
 
 
 def bad_request(message: str, param: str | None = None) -> ApiError:
+    """vLLM's answer to a request that it refuses: 400."""
     return ApiError(400, "BadRequestError", message, param)
 
 
 def internal_error(error: Exception) -> ApiError:
+    """vLLM's answer when the engine failed: 500."""
     return ApiError(500, "InternalServerError", str(error))
 
 
