@@ -7,6 +7,7 @@ FILE, so they are held to it with numbers, times and ids left out.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -16,9 +17,12 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from agent.cli import COMMANDS, cli
+from agent.config import load
 from agent.launch.cli import _parser as launch_parser
+from agent.launch.cli import parse as parse_launch
 from tests.documentation.pages import PAGES, ROOT, Block, blocks
 from tests.support.processes import free_port
 
@@ -127,6 +131,26 @@ def test_the_commands_of_the_pages_run(ran: Path) -> None:
     assert (ran / "state" / "journal.db").is_file(), "the environment's state folder did not reach the watcher"
     assert (ran / "chat" / "exits.jsonl").read_text().count("\n") == 2, "the death and the asked stop"
     assert "200" in (ran.parent / "stdout").read_text()
+
+
+def test_examples_of_json_are_json_and_the_probe_has_the_keys_it_really_has(ran: Path) -> None:
+    shown = [json.loads(line) for block in ALL if block.info == "json" for line in block.body.splitlines()]
+    printed = next(line for line in (ran.parent / "stdout").read_text().splitlines() if line.startswith('{"state"'))
+    assert list(json.loads(printed)) in [list(one) for one in shown]
+
+
+@pytest.mark.parametrize("block", [it for it in ALL if it.info == "yaml"], ids=lambda it: f"{it.page}:{it.line}")
+def test_examples_of_yaml_are_what_their_readers_take(block: Block, tmp_path: Path) -> None:
+    if block.body.startswith("containers:"):
+        containers = yaml.safe_load(block.body)["containers"]
+        own = containers[0]["command"]
+        assert parse_launch([*own[own.index("launch") + 1 : own.index("--")], "--", "true"]).probe == ("0.0.0.0", 9912)
+        probes = (containers[0]["livenessProbe"], containers[0]["readinessProbe"])
+        assert [probe["httpGet"]["path"] for probe in probes] == ["/livez", "/readyz"]
+        return
+    file = tmp_path / "agent.yaml"
+    file.write_text(block.body, encoding="utf-8")
+    load(file, {})
 
 
 def plain(line: str) -> str:
