@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from agent.errors import AgentError
+from agent.errors import ConflictError
 from agent.model import Action, ActionState, Clock, parse_rfc3339
 from agent.remediate.book import Book
 from agent.remediate.hold import RENEW_SECONDS
@@ -24,11 +24,11 @@ class Approvals:
         self._pending: dict[str, tuple[Book, asyncio.Event]] = {}
 
     def decide(self, action_id: str, actor: str, *, allow: bool) -> Action:
-        """Approve or deny. Raises AgentError when the action does not wait (unknown, decided, expired)."""
+        """Approve or deny. Raises ConflictError when the action does not wait (decided, expired)."""
         entry = self._pending.get(action_id)
         action = entry[0].action(action_id) if entry is not None else None
         if entry is None or action is None or action.state is not ActionState.AWAITING_APPROVAL:
-            raise AgentError(
+            raise ConflictError(
                 f"action {action_id} does not wait for approval",
                 remedy="see `agent incidents` for what waits; an expired proposal is not done any more",
             )
@@ -36,7 +36,7 @@ class Approvals:
         if expired(action, self._clock):
             self._expire(book, action)
             event.set()
-            raise AgentError(f"action {action_id} expired at {action.expires_at}", remedy="see `agent incidents`")
+            raise ConflictError(f"action {action_id} expired at {action.expires_at}", remedy="see `agent incidents`")
         state = ActionState.APPROVED if allow else ActionState.DENIED
         decided = book.update(action, state, actor=actor, outcome=None if allow else f"denied by {actor}")
         event.set()

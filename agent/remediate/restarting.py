@@ -6,7 +6,8 @@ comes as surely), a fault of unknown kind. Not offered for a start that failed a
 
 from __future__ import annotations
 
-from agent.model import ActionState, Cause, Retry, State
+from agent.model import Action, ActionState, Cause, Retry, State
+from agent.remediate import neighbour
 from agent.remediate.guard import Policy, executed
 from agent.remediate.plan import Plan
 from agent.remediate.proving import proofs_of
@@ -31,7 +32,7 @@ def may_help(cause: Cause, situation: Situation) -> str | None:
 def plans(cause: Cause, situation: Situation, policy: Policy) -> tuple[Plan, ...]:
     """The next restart, within the steps of one incident; none after another remedy was tried in vain."""
     done = [action for action in situation.previous if executed(action)]
-    vain = any(action.action != ACTION and action.state in IN_VAIN for action in done)
+    vain = any(_tried_in_vain(action) for action in done)
     attempt = 1 + sum(1 for action in done if action.action == ACTION)
     most = 1 if cause.finding.fault in ONCE else policy.budget_steps
     if may_help(cause, situation) is not None or vain or attempt > most:
@@ -42,7 +43,7 @@ def plans(cause: Cause, situation: Situation, policy: Policy) -> tuple[Plan, ...
             change="restart with the same command" + (f", attempt {attempt}" if attempt > 1 else ""),
             mode=situation.mode(ACTION),
             delta=situation.overrides,
-            why=(_reason(cause),),
+            why=(_reason(cause), *_unchanged_because(situation)),
             precondition="the server is dead or hangs, and nobody stopped it",
             check=_not_asked_away,
             bounds=(f"at most {most} in one incident", "budget and backoff per fault and server"),
@@ -51,6 +52,23 @@ def plans(cause: Cause, situation: Situation, policy: Policy) -> tuple[Plan, ...
             proofs=proofs_of(cause.finding.fault, policy),
         ),
     )
+
+
+def _tried_in_vain(action: Action) -> bool:
+    """Another remedy that did not hold, or memory waited for that did not come. One that the launcher could not
+    carry out (its disk is full, say) proved nothing."""
+    if action.action == ACTION or action.state not in IN_VAIN:
+        return False
+    never_proved = bool(action.proof) and all(proof.passed is None for proof in action.proof)
+    return action.action == neighbour.WAIT or not never_proved
+
+
+def _unchanged_because(situation: Situation) -> tuple[str, ...]:
+    """Why the change that would cure it is not made."""
+    if not situation.can_append_flags:
+        return ("no flag can be appended to this command (a shell or a wrapper), so its settings stay as they are",)
+    failed = [it for it in situation.previous if it.action != ACTION and it.state in IN_VAIN and it.outcome]
+    return tuple(f"{it.action} could not be done: {it.outcome}" for it in failed)
 
 
 def _not_asked_away(now: Situation) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from agent.errors import AgentError
+from agent.errors import ConflictError
 from agent.model import Action, ActionState, CacheFacts, Change, Incident, IncidentState, Mechanism, Mode
 from agent.remediate import Policy
 from tests.repairs.world import GIB, MODES, OWN_OOM, Agent, Life, agent, cause, dead_world, situation
@@ -78,7 +78,7 @@ async def test_a_proposal_expires_and_the_hold_is_renewed_until_then(tmp_path):
     assert done.actions[0].state is ActionState.EXPIRED and done.state is IncidentState.UNRESOLVED
     assert 600 <= world.clock.seconds - begun < 660
     assert len(world.did("hold")) >= 30
-    with pytest.raises(AgentError, match="does not wait"):
+    with pytest.raises(ConflictError, match="does not wait"):
         run.remediator.approve(done.actions[0].id, "late")
 
 
@@ -88,9 +88,9 @@ async def test_deciding_twice_or_about_nothing_is_an_error(tmp_path):
     task = asyncio.create_task(run.repair(SMALL))
     action = await until(run, lambda: waiting(run))
     run.remediator.approve(action.id, "ada")
-    with pytest.raises(AgentError, match="does not wait"):
+    with pytest.raises(ConflictError, match="does not wait"):
         run.remediator.deny(action.id, "bob")
-    with pytest.raises(AgentError, match="does not wait"):
+    with pytest.raises(ConflictError, match="does not wait"):
         run.remediator.approve("a-unknown", "ada")
     await task
 

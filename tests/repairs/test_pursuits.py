@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agent.errors import LauncherError
 from agent.model import (
     ActionState,
     AssemblerFacts,
@@ -216,13 +217,36 @@ async def test_the_launchers_own_stop_before_its_restart_is_no_persons_wish(tmp_
     assert done.state is IncidentState.RESOLVED
 
 
-async def test_a_refusing_launcher_is_reported_and_nothing_is_claimed(tmp_path):
+async def test_overrides_that_cannot_be_set_leave_a_restart_rather_than_a_dead_server(tmp_path):
     world = dead_world(lambda change, n: Life(), OOM)
     world.refuse = "set-overrides"
     done = await agent(world, tmp_path).repair(OOM)
-    assert done.actions[0].state is ActionState.FAILED
-    assert "set-overrides refused" in (done.actions[0].outcome or "")
-    assert world.did("restart") == []
+    first, second = done.actions
+    assert first.state is ActionState.FAILED and "set-overrides refused" in (first.outcome or "")
+    assert (second.action, second.state) == ("restart", ActionState.VERIFIED)
+    assert any("set-overrides refused" in why for why in second.why)
+    assert len(world.did("restart")) == 1 and done.state is IncidentState.RESOLVED
+
+
+async def test_a_launcher_that_refuses_every_verb_ends_the_pursuit(tmp_path):
+    world = dead_world(lambda change, n: Life(), OOM)
+    world.refuse = "set-overrides"
+    run = agent(world, tmp_path)
+
+    async def refused(reason: str, incident: str, *, verify_memory: bool = True) -> None:
+        raise LauncherError("restart refused", code="refused")
+
+    world.restart = refused
+    done = await run.repair(OOM)
+    assert done.state is IncidentState.UNRESOLVED
+    assert {it.state for it in done.actions} <= {ActionState.FAILED, ActionState.PROPOSED}
+
+
+async def test_a_command_that_takes_no_flags_is_restarted_with_the_reason_said(tmp_path):
+    world = dead_world(lambda change, n: Life(), OOM, base=situation(can_append_flags=False))
+    done = await agent(world, tmp_path).repair(OOM)
+    assert [it.action for it in done.actions] == ["restart"]
+    assert any("no flag can be appended" in why for why in done.actions[0].why)
 
 
 async def test_switched_off_remedies_leave_a_restart_for_a_fault_of_serving(tmp_path):
