@@ -2,13 +2,13 @@
 
 In: a run-dir's control socket. Out: :class:`LauncherEvent` and log chunks that survive a launcher restart (both
 streams reconnect and go on after the last sequence or offset), GPU and process readings. Never raises on a
-launcher that is away: ``connected`` and ``trouble`` say so.
+launcher that is away: ``trouble`` says so, and ``lost`` counts how often the event stream broke.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 
 import msgspec
 
@@ -25,7 +25,7 @@ class LauncherEvent(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     kind: str
     at: str
-    data: Mapping[str, Any]
+    data: Mapping[str, object]
 
 
 class LauncherSource:
@@ -34,46 +34,52 @@ class LauncherSource:
     def __init__(self, client: LauncherClient, clock: Clock) -> None:
         self._client = client
         self._clock = clock
-        self.connected = False
+        self.lost = 0
         self.trouble: NotMeasured | None = None
 
-    async def events(self, after: int) -> AsyncIterator[LauncherEvent]:
-        """Every event after ``after``, for ever; the caller cancels."""
+    async def events(self, after: int) -> AsyncGenerator[LauncherEvent, None]:
+        """Every event after ``after``, for ever; the caller closes it."""
         failures = 0
         while True:
             try:
-                async for record in self._client.events(after):
-                    failures = 0
-                    self.connected, self.trouble = True, None
-                    event = _event(record)
-                    if event is not None:
-                        after = max(after, event.seq)
-                        yield event
+                async with aclosing(self._client.events(after)) as records:
+                    async for record in records:
+                        failures = 0
+                        event = _event(record)
+                        if event is not None:
+                            after = event.seq  # not the highest ever: a run-dir made anew counts from 1 again
+                            yield event
                 reason = "the launcher closed the stream"
             except LauncherError as error:
                 reason = error.message
-            self._away(reason)
+            self.lost += 1
+            self.away(reason)
             await self._pause(failures)
             failures += 1
 
-    async def log(self, after: Callable[[], int]) -> AsyncIterator[LogChunk]:
+    async def log(self, after: Callable[[], int]) -> AsyncGenerator[LogChunk, None]:
         """Every chunk of the server's output after ``after()`` (asked again at each connection)."""
         failures = 0
         while True:
             try:
-                async for chunk in self._client.log(after()):
-                    failures = 0
-                    yield chunk
+                async with aclosing(self._client.log(after())) as chunks:
+                    async for chunk in chunks:
+                        failures = 0
+                        yield chunk
                 reason = "the launcher closed the stream"
             except LauncherError as error:
                 reason = error.message
-            self._away(reason)
+            self.away(reason)
             await self._pause(failures)
             failures += 1
 
-    def _away(self, reason: str) -> None:
-        self.connected = False
+    def away(self, reason: str) -> None:
+        """It did not answer."""
         self.trouble = NotMeasured(check="launcher", reason=reason)
+
+    def answered(self) -> None:
+        """It answered a call."""
+        self.trouble = None
 
     async def _pause(self, failures: int) -> None:
         await self._clock.sleep(RECONNECT_SECONDS[min(failures, len(RECONNECT_SECONDS) - 1)])
@@ -87,7 +93,7 @@ class LauncherSource:
         return gpu_readings(result)
 
 
-def gpu_readings(result: Mapping[str, Any]) -> tuple[GpuReading, ...] | NotMeasured:
+def gpu_readings(result: Mapping[str, object]) -> tuple[GpuReading, ...] | NotMeasured:
     """Read the answer of ``probe gpu``; an answer of another shape is a reason, not an error."""
     if not result.get("available"):
         return NotMeasured(check="gpu memory", reason=str(result.get("reason") or "no GPU was found"))
@@ -97,7 +103,7 @@ def gpu_readings(result: Mapping[str, Any]) -> tuple[GpuReading, ...] | NotMeasu
         return NotMeasured(check="gpu memory", reason=f"the launcher's answer could not be read: {error}")
 
 
-def exit_record(data: Mapping[str, Any]) -> Exit | None:
+def exit_record(data: Mapping[str, object]) -> Exit | None:
     """The exit record inside an event or a status; None where there is none or it cannot be read."""
     record = data.get("exit") or data.get("record") or data
     try:
@@ -106,10 +112,10 @@ def exit_record(data: Mapping[str, Any]) -> Exit | None:
         return None
 
 
-def _event(record: Mapping[str, Any]) -> LauncherEvent | None:
+def _event(record: Mapping[str, object]) -> LauncherEvent | None:
     try:
         return LauncherEvent(
-            seq=int(record["seq"]), kind=str(record["kind"]), at=str(record.get("at", "")), data=record
+            seq=int(str(record["seq"])), kind=str(record["kind"]), at=str(record.get("at", "")), data=record
         )
     except (KeyError, TypeError, ValueError):
         return None

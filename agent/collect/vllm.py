@@ -23,6 +23,7 @@ import msgspec
 from agent.collect.exposition import family_sums
 from agent.model import Clock, NotMeasured
 
+UNAUTHORIZED = (401, 403)
 METRICS_LIMIT = 32 * 2**20
 REQUEST_LIMIT = 2**20
 
@@ -54,9 +55,12 @@ class Scrape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the proof request was answered, and what was seen."""
+    """Whether the proof request was answered, and what was seen.
 
-    answered: bool
+    None: the server lives but wants an API key that is not known here, so nothing was proven and nothing refuted.
+    """
+
+    answered: bool | None
     detail: str
 
 
@@ -94,9 +98,13 @@ class VllmClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self.close()
+
+    async def close(self) -> None:
+        """Requests under way end as readings ("connection broke"), later ones too."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
     def _connector(self) -> aiohttp.BaseConnector:
         if self._socket is not None:
@@ -164,6 +172,8 @@ class VllmClient:
     async def _model(self) -> str | Answer:
         try:
             async with self._open().get(f"{self._base}/v1/models") as response:
+                if response.status in UNAUTHORIZED:
+                    return _no_key("/v1/models", response.status)
                 if response.status != 200:
                     return Answer(answered=False, detail=f"/v1/models answered {response.status}")
                 data = json.loads(await _bounded(response, REQUEST_LIMIT))
@@ -182,6 +192,8 @@ class VllmClient:
         try:
             async with self._open().post(f"{self._base}{path}", json=body, timeout=limit) as response:
                 await _bounded(response, REQUEST_LIMIT)
+                if response.status in UNAUTHORIZED:
+                    return _no_key(path, response.status), True
                 took = self._clock.monotonic() - began
                 answer = Answer(
                     answered=response.status == 200,
@@ -195,7 +207,7 @@ class VllmClient:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            raise RuntimeError("VllmClient is used outside its context")
+            raise aiohttp.ClientConnectionError("the client was closed")
         return self._session
 
 
@@ -237,6 +249,11 @@ def _reason(error: BaseException) -> str:
     if isinstance(inner, OSError) and inner.errno is not None and inner.errno > 0:
         return os.strerror(inner.errno).lower()
     return str(inner) or type(inner).__name__
+
+
+def _no_key(path: str, status: int) -> Answer:
+    """vLLM asks for the key of ``--api-key`` on every path below /v1, never for /health and /metrics."""
+    return Answer(answered=None, detail=f"{path} answered {status}: not measured; give the key as VLLM_API_KEY")
 
 
 def _unmeasured(reason: str) -> NotMeasured:

@@ -11,7 +11,7 @@ import asyncio
 import base64
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,7 +66,7 @@ class LauncherClient:
                 raise self._protocol_error("an answer without a result")
             return result
 
-    async def events(self, after: int = 0) -> AsyncIterator[dict[str, object]]:
+    async def events(self, after: int = 0) -> AsyncGenerator[dict[str, object], None]:
         """The events after number ``after``, then each as it happens. Raises LauncherError when the
         launcher goes.
         """
@@ -78,7 +78,7 @@ class LauncherClient:
                     raise self._protocol_error("a line without an event")
                 yield event
 
-    async def log(self, after: int | None = None) -> AsyncIterator[LogChunk]:
+    async def log(self, after: int | None = None) -> AsyncGenerator[LogChunk, None]:
         """The server's output from offset ``after`` on (None: from the oldest kept byte), then live."""
         args: dict[str, object] = {} if after is None else {"after": after}
         async with self._connection("log", args) as reader:

@@ -91,9 +91,9 @@ class View(Protocol):
         """
         ...
 
-    async def request_answered(self) -> tuple[bool, str]:
-        """Send one small request (one token) or judge a client's newest one. Returns (answered, what was
-        seen).
+    async def request_answered(self) -> tuple[bool | None, str]:
+        """Send one small request (one token). Returns (answered, what was seen); None = it cannot be judged,
+        because the server wants an API key that the agent was not given.
         """
         ...
 

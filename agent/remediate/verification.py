@@ -54,6 +54,7 @@ class Verifier:
         self._base = base
         self._counters: dict[str, float] = {}
         self._begun = clock.monotonic()
+        self._request_sent = True
 
     async def verify(self, proofs: tuple[Proof, ...]) -> Verification:
         """Collect ``proofs`` in order; the first that fails ends it."""
@@ -120,8 +121,9 @@ class Verifier:
             if lost is not None:
                 return lost
             answered, seen = await self._view.request_answered()
-            if answered:
-                return Outcome.VERIFIED, True, seen
+            if answered is not False:
+                self._request_sent = answered is True
+                return Outcome.VERIFIED, answered, seen
             elapsed = self._clock.monotonic() - begun
             if elapsed >= proof.within_seconds:
                 return Outcome.FAILED, False, f"no request answered in {elapsed:.0f} s: {seen}"
@@ -146,6 +148,8 @@ class Verifier:
     def _flat(self, names: tuple[str, ...], elapsed: float) -> tuple[Outcome, bool | None, str]:
         if all(self._view.metric(name) is None for name in names):
             return Outcome.VERIFIED, None, f"{names[0]} not measured: the server shows no such metric"
+        if not self._request_sent:
+            return Outcome.VERIFIED, None, f"{names[0]} not measured: no request could be sent and none arrived"
         return Outcome.FAILED, False, f"{names[0]} did not advance in {elapsed:.0f} s"
 
     async def _absent(self, proof: Proof) -> tuple[Outcome, bool | None, str]:

@@ -3,6 +3,7 @@
 :func:`serve` is ``agent watch``; :class:`CommandLine` is what it was told.
 """
 
-from agent.watch.service import CommandLine, serve
+from agent.watch.service import serve
+from agent.watch.specs import CommandLine
 
 __all__ = ["CommandLine", "serve"]

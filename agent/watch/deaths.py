@@ -61,6 +61,12 @@ def first_sight(record: Exit | None, signals: Sequence[Signal]) -> tuple[str, st
     return fault, f"{exit_words(record)}; the log is being read", tuple(evidence)
 
 
+def dead_engine(reason: str) -> tuple[str, str, Evidence]:
+    """Class, summary and evidence where /health alone says that the engine is dead."""
+    seen = Evidence(source="health", where="/health", text=reason)
+    return "engine-dead", "the engine is dead and the server's process stays; the log is being read", seen
+
+
 def opening_delay(record: Exit, incident: Incident | None) -> float:
     """Seconds from the exit to the opened incident; 0 where a fatal line had opened it before the exit."""
     if incident is None:

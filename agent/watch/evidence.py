@@ -16,13 +16,22 @@ from agent.model import Cause, Clock, Context, Exit, GpuReading, NotMeasured, St
 from agent.watch.liveness import Child, Liveness, Standing
 from agent.watch.startlog import StartLog
 
-DRAIN_SECONDS = 0.5
+# The stream is normally milliseconds behind; a burst of a dying server's tracebacks may take longer.
+DRAIN_SECONDS = 2.0
+# Without an exit record nothing says where the log ends: what is under way is given this long to arrive.
+SETTLE_SECONDS = 0.3
 
 
 class ServerEvidence:
     """The newest start of one server. ``on_state`` is called after every change of state."""
 
-    def __init__(self, log: StartLog, clock: Clock, on_state: Callable[[Standing], None]) -> None:
+    def __init__(
+        self,
+        log: StartLog,
+        clock: Clock,
+        on_state: Callable[[Standing], None],
+        request_seconds: Callable[[], float],
+    ) -> None:
         self.log = log
         self.client: VllmClient | None = None
         self.status: Mapping[str, Any] = {}
@@ -30,8 +39,8 @@ class ServerEvidence:
         self.gpus: tuple[GpuReading, ...] | NotMeasured = NotMeasured(check="gpu memory", reason="not asked yet")
         self.processes: ProcessReading | NotMeasured = NotMeasured(check="processes", reason="not asked yet")
         self.scrape: Scrape | NotMeasured = NotMeasured(check="vllm metrics", reason="not asked yet")
-        self.cause_of: Callable[[], Cause | None] = lambda: None
         self._on_state = on_state
+        self._request_seconds = request_seconds
         self._clock = clock
         self._liveness = Liveness(clock)
         self._starts = 0
@@ -41,19 +50,23 @@ class ServerEvidence:
 
     # -- what the collectors bring ------------------------------------------------------------------------
 
-    def saw_start(self) -> None:
+    def saw_start(self, child: Child = Child.STARTING) -> None:
         """A new start of the server: nothing of the last one counts from here on."""
         self._starts += 1
         self._ended = False
         self.scrape = NotMeasured(check="vllm metrics", reason="this start was not scraped yet")
-        self._after(self._liveness.saw_child(Child.STARTING))
-
-    def saw_exit(self, record: Exit | None) -> None:
-        """The newest start has ended; ``record`` is None where no launcher saw it."""
-        self.exit = record
-        self._ended = record is None or not record.asked
-        child = Child.STOPPED if record is not None and record.asked else Child.DEAD
         self._after(self._liveness.saw_child(child), always=True)
+
+    def saw_exit(self, record: Exit) -> None:
+        """The newest start has ended, and the launcher saw how."""
+        self.exit = record
+        self._ended = not record.asked
+        self._after(self._liveness.saw_child(Child.STOPPED if record.asked else Child.DEAD), always=True)
+
+    def saw_gone(self) -> None:
+        """Attach mode: it no longer answers, and nobody saw how it ended."""
+        self._ended = True
+        self._wake()
 
     def saw_return(self) -> None:
         """Attach mode: it answers again, so a new start has begun unseen."""
@@ -104,11 +117,14 @@ class ServerEvidence:
 
     def context(self) -> Context:
         """What is known beside the log when a cause is named."""
+        return self.context_of(self.exit if self._ended else None)
+
+    def context_of(self, record: Exit | None) -> Context:
+        """The same for the end that ``record`` tells of."""
         argv = self.status.get("effective_argv") or self.status.get("argv") or ()
         return Context(
-            exit=self.exit if self._ended else None,
+            exit=record,
             argv=tuple(str(word) for word in argv),
-            env={str(name): str(value) for name, value in (self.status.get("env") or {}).items()},
             gpus=None if isinstance(self.gpus, NotMeasured) else self.gpus,
             vllm_version=self.status.get("vllm_version"),
             triton_version=self.status.get("triton_version"),
@@ -117,6 +133,10 @@ class ServerEvidence:
     def not_measured(self) -> tuple[NotMeasured, ...]:
         """What could not be seen, with the reasons."""
         return tuple(one for one in (self.scrape, self.gpus, self.processes) if isinstance(one, NotMeasured))
+
+    def refused(self) -> bool:
+        """Whether nothing answers on the server's port, twice in a row."""
+        return self._liveness.refused
 
     # -- agent.remediate.View -----------------------------------------------------------------------------
 
@@ -141,10 +161,10 @@ class ServerEvidence:
     def metric(self, name: str) -> float | None:
         return None if isinstance(self.scrape, NotMeasured) else self.scrape.sums.get(name)
 
-    async def request_answered(self) -> tuple[bool, str]:
+    async def request_answered(self) -> tuple[bool | None, str]:
         if self.client is None:
             return False, "the server's address is not known"
-        answer = await self.client.ask()
+        answer = await self.client.ask(timeout=self._request_seconds())
         return answer.answered, answer.detail
 
     async def wait_change(self, timeout: float) -> None:
@@ -155,8 +175,15 @@ class ServerEvidence:
             return
 
     async def fresh_cause(self) -> Cause | None:
-        """Read the ended start's log to its end, then name the cause."""
-        if self.exit is not None:
-            await self.log.reach(self.exit.log_offset, DRAIN_SECONDS)
-        self.log.finish()
-        return self.cause_of()
+        """Read the present start's log to its end, then name the cause.
+
+        A start that begins meanwhile changes nothing: part and record are taken before the first wait.
+        """
+        part, record = self.log.present, self.exit if self._ended else None
+        if record is not None:
+            await self.log.reach(record.log_offset, DRAIN_SECONDS)
+        else:
+            await self._clock.sleep(SETTLE_SECONDS)
+        self.log.finish(part)
+        causes = part.session.conclude(self.context_of(record))
+        return causes[0] if causes else None

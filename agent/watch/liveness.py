@@ -57,6 +57,8 @@ class Liveness:
 
     def saw_loading(self, progress: str | None) -> bool:
         """What the log says of a start in progress, e.g. ``loading weights 40 %``; None when it is none."""
+        if self._loading is not None and progress is None:
+            self._failures = 0  # what was refused while it loaded says nothing of a server that has just loaded
         self._loading = progress
         return self._judge()
 
@@ -66,6 +68,11 @@ class Liveness:
         self._served = self._served or health.kind is HealthKind.OK
         self._health = health
         return self._judge()
+
+    @property
+    def refused(self) -> bool:
+        """Whether the last answers were refused connections, enough of them to be believed."""
+        return self._health is not None and self._health.kind is HealthKind.REFUSED and self._failures >= STREAK
 
     def _judge(self) -> bool:
         state, reason = self._by_launcher() if self._child is not None else self._by_health()

@@ -1,4 +1,4 @@
-"""The watch over one server: its collectors, its deaths, its incidents.
+"""The watch over one server: its deaths, its incidents, its repairs.
 
 In: what the sources bring (a launcher's events, log and probes, or a URL and log files). Out: the standing,
 incidents through the keeper, repairs through the remediator. The order at a death is fixed: open the incident at
@@ -8,7 +8,6 @@ repair. A death while a repair is pursued belongs to that repair, which sees it 
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import msgspec
@@ -16,15 +15,15 @@ import msgspec
 from agent.collect import Scrape
 from agent.diagnose import Signal
 from agent.errors import AgentError
-from agent.model import Action, Cause, Evidence, Exit, Incident, IncidentState, State, rfc3339
+from agent.model import Action, Cause, Evidence, Exit, IncidentState, State, rfc3339
 from agent.remediate import Remediator
-from agent.watch.deaths import Silence, fallback_cause, first_sight, opening_delay
+from agent.watch.deaths import Silence, dead_engine, fallback_cause, first_sight, opening_delay
 from agent.watch.evidence import ServerEvidence
 from agent.watch.keeper import IncidentKeeper
-from agent.watch.liveness import Standing
+from agent.watch.liveness import Child, Standing
 from agent.watch.sources import make_source
 from agent.watch.startlog import StartLog
-from agent.watch.tasks import every, supervise
+from agent.watch.tasks import OneTask, every, together
 from agent.watch.world import ServerSpec, World
 
 WANTED = (
@@ -41,6 +40,7 @@ HOLD_SECONDS = 60.0
 HOLD_RENEW_SECONDS = 20.0
 # A fatal line is followed by the exit within seconds (EngineCore killed: 0.9 s; scheduler assertion: 3.1 s).
 FATAL_GRACE_SECONDS = 30.0
+FROM_OUTSIDE = "stopped-from-outside"
 
 
 class ServerWatch:
@@ -51,8 +51,9 @@ class ServerWatch:
         self._world = world
         self._clock = world.clock
         self.log = StartLog(world.catalogue, source=f"{spec.name} log", on_signal=self._on_signal)
-        self.evidence = ServerEvidence(self.log, world.clock, self._on_state)
-        self.evidence.cause_of = self._cause
+        self.evidence = ServerEvidence(
+            self.log, world.clock, self._on_state, lambda: world.current.value.verify.request_seconds
+        )
         self.keeper = IncidentKeeper(spec.name, world.journal, world.clock, world.publish)
         self.source = make_source(spec, self, world)
         self._remediator = Remediator(
@@ -64,28 +65,24 @@ class ServerWatch:
             clock=world.clock,
             on_change=self.keeper.changed,
         )
-        self._pursuit: asyncio.Task[None] | None = None
+        self._pursuit = OneTask(self._broke_off)
         self._silence = Silence(world.clock, FATAL_GRACE_SECONDS)
         self._held_at: float | None = None
 
     async def run(self) -> None:
         """Collect and react for ever."""
-        await self.source.connect()
-        self._resume()
-        bodies = {
-            **self.source.bodies(),
-            "scrape": lambda: every(self._world.current.value.poll_seconds, self._tick, self._clock),
-            "probes": lambda: every(SLOW_SECONDS, self._probe, self._clock),
-        }
-        tasks = [
-            asyncio.create_task(supervise(f"{self.name}/{name}", body, self._clock, self._world.narrator.line))
-            for name, body in bodies.items()
-        ]
         try:
-            await asyncio.gather(*tasks)
+            await self.source.connect()
+            self._resume()
+            bodies = {
+                **self.source.bodies(),
+                "scrape": lambda: every(lambda: self._world.current.value.poll_seconds, self._tick, self._clock),
+                "probes": lambda: every(lambda: SLOW_SECONDS, self._probe, self._clock),
+            }
+            named = {f"{self.name}/{name}": body for name, body in bodies.items()}
+            await together(named, self._clock, self._world.narrator.line)
         finally:
-            for task in [*tasks, *([self._pursuit] if self._pursuit else [])]:
-                task.cancel()
+            await self._pursuit.stop()
             await self.source.close()
 
     # -- what people ask ----------------------------------------------------------------------------------
@@ -99,7 +96,7 @@ class ServerWatch:
         return self._remediator.deny(action_id, actor)
 
     async def freeze(self, frozen: bool) -> None:
-        """Stop all acting, or allow it again; the launcher keeps it across everything."""
+        """Stop all acting, or allow it again; the launcher keeps it across everything. Raises LauncherError."""
         await self.source.freeze(frozen)
         await self._saw_freeze(frozen)
 
@@ -111,7 +108,8 @@ class ServerWatch:
     def status(self) -> dict[str, Any]:
         """One entry of ``/api/v1/status``."""
         standing, status = self.evidence.standing, self.evidence.status
-        client = self.evidence.client
+        client, trouble = self.evidence.client, self.source.trouble
+        unseen = [*([trouble] if trouble else []), *self.evidence.not_measured()]
         return {
             "name": self.name,
             "state": standing.state.value,
@@ -119,61 +117,78 @@ class ServerWatch:
             "reason": standing.reason,
             "url": client.url if client is not None else None,
             "pid": status.get("child_pid"),
-            "breaker_open": self._world.guard.breaker_open(self.name),
+            "breaker_open": self._breaker(),
             "overrides": status.get("overrides"),
-            "not_measured": [msgspec.to_builtins(one) for one in self.evidence.not_measured()],
+            "not_measured": [msgspec.to_builtins(one) for one in unseen],
         }
 
     async def after_reset(self) -> None:
-        """A person closed the breaker: a server that was kept down is started again."""
+        """A person closed the breaker: a server that was kept down is started again. Raises LauncherError."""
         await self.source.reset()
-        if self.evidence.ended() and not self._pursuing():
+        if self.evidence.ended() and not self._pursuit.running:
             await self._restart("breaker reset by a person")
 
     # -- what the sources bring ---------------------------------------------------------------------------
 
-    def began(self, reason: str) -> None:
-        """A new start of the server's process."""
-        self.log.begin()
-        self._silence.clear()
+    def began(self, reason: str, *, at: int | None, child: Child = Child.STARTING) -> None:
+        """A new start of the server's process; its output begins at ``at``."""
         self._held_at = None
-        self.evidence.saw_start()
+        self.evidence.saw_start(child)
+        self.log.begin(at)
         self._world.metrics.started(self.name, reason)
+        if self.keeper.active is None or self._pursuit.running:
+            self._silence.clear()
+        else:
+            self._silence.begin()  # a line had opened it and no exit came between: this start tells how it goes on
 
     async def ended(self, record: Exit) -> None:
         """The server's process has ended. Handled once, also across restarts of the agent."""
         self.evidence.saw_exit(record)
-        key = f"{self.name}/exit/{record.command_hash}/{record.seq}/{record.started_at}"
-        if not self._world.journal.claim(key) or record.asked:
-            return
-        if record.reason == "stopped-from-outside":
-            self._world.narrator.line(f"{self.name} was stopped from outside; it is started again")
-            await self._restart("stopped from outside")
-            return
-        await self.died(record)
+        if self._claim(record):
+            await self._react(record)
 
-    async def died(self, record: Exit | None) -> None:
+    async def _react(self, record: Exit) -> None:
+        if record.asked:
+            self._asked_end()
+        elif record.reason == FROM_OUTSIDE and self.keeper.active is None:
+            self._world.narrator.line(f"{self.name} was stopped from outside; it is started again")
+            if not self._world.guard.policy.dry_run:
+                await self._restart("stopped from outside")
+        else:
+            self._died(record)
+            await self._hold()
+
+    def _asked_end(self) -> None:
+        """A fatal line had opened an incident, and a person ended the server before it ended by itself."""
+        if self.keeper.active is not None and not self._pursuit.running:
+            self._silence.clear()
+            note = "the server was stopped on request before it ended by itself; nothing was done"
+            self.keeper.close(self.keeper.active, IncidentState.UNRESOLVED, note)
+
+    def _died(self, record: Exit | None) -> None:
         """An end that nobody asked for; ``record`` is None in attach mode."""
         self._silence.clear()
         exited_at = record.exited_at if record else None
-        if self.keeper.active is None:
+        earlier = self.keeper.active
+        if earlier is None:
             fault, summary, evidence = first_sight(record, self.log.signals)
             self.keeper.open(fault, summary, evidence, exited_at=exited_at)
-        if record is not None:
-            await self._hold()
+        if record is not None and (earlier is None or earlier.exited_at is None):
             self._world.metrics.time_to_open(opening_delay(record, self.keeper.active))
-        if not self._pursuing():
-            self._pursuit = asyncio.create_task(self._pursue(exited_at))
+        self._pursuit.start(lambda: self._pursue(exited_at))
 
-    def missed(self, record: Exit) -> None:
-        """An end that happened while no agent watched; the launcher has started the server again by itself."""
-        key = f"{self.name}/exit/{record.command_hash}/{record.seq}/{record.started_at}"
-        if record.asked or not self._world.journal.claim(key) or self.keeper.active is not None:
+    def missed(self, record: Exit, cause: Cause | None) -> None:
+        """An end while no agent watched; the launcher has started the server again, and that start is proven."""
+        if record.asked or record.reason == FROM_OUTSIDE or not self._claim(record) or self.keeper.active is not None:
             return
-        fault, summary, evidence = first_sight(record, [])
+        fault, summary, evidence = first_sight(record, ())
         incident = self.keeper.open(fault, summary, evidence, exited_at=record.exited_at)
-        note = "it ended while no agent watched; the launcher restarted it by itself"
-        self.keeper.close(incident, IncidentState.RESOLVED, note)
+        named = self.keeper.name_cause(incident, cause or fallback_cause(record), exited_at=record.exited_at)
+        self._pursuit.start(lambda: self._remediator.resume(named, self.source.situation))
+
+    def _claim(self, record: Exit) -> bool:
+        key = f"{self.name}/exit/{record.command_hash}/{record.seq}/{record.started_at}"
+        return self._world.journal.claim(key)
 
     def _on_signal(self, signal: Signal) -> None:
         self.evidence.saw_log()
@@ -181,8 +196,12 @@ class ServerWatch:
             return
         if self.keeper.active is None and not self.evidence.ended():
             seen = Evidence(source="log", where=signal.where, text=signal.text)
-            self.keeper.open(signal.fault, f"the log shows {signal.fault}; reading on", (seen,), exited_at=None)
-            self._silence.begin()
+            self._open_early(signal.fault, f"the log shows {signal.fault}; reading on", seen)
+
+    def _open_early(self, fault: str, summary: str, seen: Evidence) -> None:
+        """Before the process ends; the exit, or its absence, tells how it goes on."""
+        self.keeper.open(fault, summary, (seen,), exited_at=None)
+        self._silence.begin()
 
     def _on_state(self, standing: Standing) -> None:
         self._world.narrator.state(self.name, standing)
@@ -193,11 +212,16 @@ class ServerWatch:
     def _attached_state(self, standing: Standing) -> None:
         """Nothing wraps the server: its state is all there is to see of a death and of a return."""
         if standing.state is State.DEAD:
-            self._spawn(self.died(None))
+            self._gone()
         elif standing.state is State.SERVING:
             self.evidence.saw_return()
-            if self.keeper.active is not None and not self._pursuing():
+            if self.keeper.active is not None and not self._pursuit.running:
+                self._silence.clear()
                 self.keeper.close(self.keeper.active, IncidentState.RESOLVED, "the server came back by itself")
+
+    def _gone(self) -> None:
+        self.evidence.saw_gone()
+        self._died(None)
 
     # -- rounds -------------------------------------------------------------------------------------------
 
@@ -205,50 +229,73 @@ class ServerWatch:
         client = self.evidence.client
         if client is not None and not self._down():
             self.evidence.saw_health(await client.health())
-            self.evidence.saw_scrape(await client.scrape(WANTED))
-        if isinstance(self.evidence.scrape, Scrape):
-            self._world.metrics.scraped(self.name, self.evidence.scrape.seconds)
+            scrape = await client.scrape(WANTED)
+            self.evidence.saw_scrape(scrape)
+            if isinstance(scrape, Scrape):
+                self._world.metrics.scraped(self.name, scrape.seconds)
         await self._saw_freeze(self.source.frozen())
-        await self._after_fatal_line()
+        self._dead_without_exit()
+        self._found_dead()
+        self._after_silence()
         await self._keep_down()
 
     async def _saw_freeze(self, frozen: bool) -> None:
         """A thaw takes up again what the freeze had left undone."""
         thawed = self.evidence.frozen() and not frozen
         self.evidence.saw_freeze(frozen)
-        if thawed and self.evidence.ended() and not self._pursuing():
-            await self.died(self.evidence.exit)
+        record = self.evidence.exit
+        if thawed and record is not None and self.evidence.ended() and not self._pursuit.running:
+            await self._react(record)
 
     async def _probe(self) -> None:
         await self.source.probe()
-        self._world.metrics.set_breaker(self.name, self._world.guard.breaker_open(self.name) is not None)
+        self._world.metrics.set_breaker(self.name, self._breaker() is not None)
         self._world.metrics.set_override(self.name, bool(self.evidence.status.get("overrides")))
+
+    def _breaker(self) -> str | None:
+        """Why nothing is started any more: the agent's own breaker, or the launcher's."""
+        theirs = "the launcher's own starts failed too often" if self.evidence.status.get("breaker_open") else None
+        return self._world.guard.breaker_open(self.name) or theirs
 
     def _down(self) -> bool:
         """Nothing listens: the launcher said that the process has ended."""
         return (
             self.source.hands is not None
             and self.evidence.state() in (State.DEAD, State.STOPPED)
-            and (self.evidence.exit is not None and self.evidence.ended())
+            and self.evidence.exit is not None
+            and self.evidence.ended()
         )
 
-    async def _after_fatal_line(self) -> None:
+    def _dead_without_exit(self) -> None:
+        """/health says that the engine is dead, no line said why, and the process stays."""
+        owned = self.source.hands is not None
+        if owned and self.evidence.state() is State.DEAD and not self.evidence.ended() and self.keeper.active is None:
+            self._open_early(*dead_engine(self.evidence.standing.reason))
+
+    def _found_dead(self) -> None:
+        """Attach mode: it did not answer when we came, and its log says that it could not go on."""
+        never_seen = self.source.hands is None and self.evidence.start_seq() == 0 and not self.evidence.ended()
+        if not never_seen or not self.evidence.refused() or not self.source.caught_up():
+            return
+        if any(signal.fatal for signal in self.log.signals) and self.keeper.active is None:
+            self._gone()
+
+    def _after_silence(self) -> None:
         """A fatal line without an exit: the server either went on, or it hangs there with a dead engine."""
-        if not self._silence.over() or self.keeper.active is None or self._pursuing():
+        if not self._silence.over() or self.keeper.active is None or self._pursuit.running:
             return
         self._silence.clear()
         if self.evidence.state() is State.SERVING:
             note = f"the server went on serving for {FATAL_GRACE_SECONDS:g} s after the line"
             self.keeper.close(self.keeper.active, IncidentState.RESOLVED, note)
             return
-        self._pursuit = asyncio.create_task(self._pursue(None))
+        self._pursuit.start(lambda: self._pursue(None))
 
     async def _keep_down(self) -> None:
         """While the remediator says that a restart would do harm, ask the launcher to go on waiting."""
         if not self.evidence.ended() or not self._remediator.stay_down:
             return
-        due = self._held_at is None or self._clock.monotonic() - self._held_at > HOLD_RENEW_SECONDS
-        if due:
+        if self._held_at is None or self._clock.monotonic() - self._held_at > HOLD_RENEW_SECONDS:
             await self._hold()
 
     # -- acting -------------------------------------------------------------------------------------------
@@ -258,41 +305,25 @@ class ServerWatch:
         incident = self.keeper.restore()
         if incident is not None:
             self._world.narrator.line(f"going on with incident {incident.id} of a previous run")
-            self._pursuit = asyncio.create_task(self._resumed(incident))
-
-    async def _resumed(self, incident: Incident) -> None:
-        await self._guarded(self._remediator.resume(incident, self.source.situation))
+            self._pursuit.start(lambda: self._remediator.resume(incident, self.source.situation))
 
     async def _pursue(self, exited_at: str | None) -> None:
         """Name the cause, then repair it."""
         cause = await self.evidence.fresh_cause() or fallback_cause(self.evidence.exit)
+        if self.source.hands is None and self.evidence.ended():
+            self.log.begin()  # what the files show from here on is of the next start
         incident = self.keeper.active
         if incident is None:
             return
         incident = self.keeper.name_cause(incident, cause, exited_at=exited_at)
-        await self._guarded(self._remediator.pursue(incident, cause, self.source.situation))
+        await self._remediator.pursue(incident, cause, self.source.situation)
 
-    async def _guarded(self, work: object) -> None:
+    def _broke_off(self, error: Exception) -> None:
         """A fault of the agent's own must not leave an incident open in silence."""
-        try:
-            await work  # type: ignore[misc]
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            self._world.narrator.line(f"{self.name}: the repair broke off: {type(error).__name__}: {error}")
-            if self.keeper.active is not None:
-                note = f"the agent's own fault, please report it: {type(error).__name__}: {error}"
-                self.keeper.close(self.keeper.active, IncidentState.UNRESOLVED, note)
-
-    def _cause(self) -> Cause | None:
-        causes = self.log.session.conclude(self.evidence.context())
-        return causes[0] if causes else None
-
-    def _pursuing(self) -> bool:
-        return self._pursuit is not None and not self._pursuit.done()
-
-    def _spawn(self, work: object) -> None:
-        self._background = asyncio.ensure_future(work)  # type: ignore[call-overload]
+        self._world.narrator.line(f"{self.name}: the repair broke off: {type(error).__name__}: {error}")
+        if self.keeper.active is not None:
+            note = f"the agent's own fault, please report it: {type(error).__name__}: {error}"
+            self.keeper.close(self.keeper.active, IncidentState.UNRESOLVED, note)
 
     async def _hold(self) -> None:
         hands, seq = self.source.hands, self.evidence.exit_seq()

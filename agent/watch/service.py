@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,9 +16,9 @@ from typing import Any, TextIO
 import msgspec
 
 from agent import __version__
-from agent.config import Config, Server, load
+from agent.config import Config
 from agent.diagnose import load_catalogue
-from agent.errors import AgentError, NotFoundError, UsageError
+from agent.errors import AgentError, NotFoundError
 from agent.journal import Journal
 from agent.model import Action, Clock, Incident, SystemClock, rfc3339
 from agent.notify import Dispatcher, build_notifiers
@@ -27,27 +27,14 @@ from agent.serve import AgentMetrics, start_api
 from agent.watch.narrate import Narrator
 from agent.watch.report import Report
 from agent.watch.server import ServerWatch
-from agent.watch.tasks import every, supervise
+from agent.watch.specs import CommandLine, settings_of, specs_of
+from agent.watch.tasks import every, together
 from agent.watch.world import Current, ServerSpec, World
 
 UPKEEP_SECONDS = 5.0
 FLUSH_SECONDS = 3.0
 PRUNE_SECONDS = 86400.0
 KEPT = timedelta(days=90)
-
-
-class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``agent watch`` was told; everything but the server may come from the configuration."""
-
-    config: Path | None = None
-    run_dir: Path | None = None
-    url: str | None = None
-    logs: tuple[Path, ...] = ()
-    listen: str | None = None
-    state_dir: Path | None = None
-    default_state_dir: Path | None = None
-    name: str | None = None
-    dry_run: bool = False
 
 
 async def serve(given: CommandLine, *, environ: Mapping[str, str], out: TextIO) -> int:
@@ -58,60 +45,6 @@ async def serve(given: CommandLine, *, environ: Mapping[str, str], out: TextIO) 
     with Journal.open(Path(settings.state_dir), clock) as journal:
         watcher = Watcher(settings, specs, journal, clock, out)
         return await watcher.run(lambda: settings_of(given, environ))
-
-
-def settings_of(given: CommandLine, environ: Mapping[str, str]) -> Config:
-    """The configuration with the command line on top. Raises ConfigError."""
-    settings = load(given.config, environ)
-    changes: dict[str, Any] = {}
-    if given.listen is not None:
-        changes["listen"] = given.listen
-    default = Config().state_dir
-    if given.state_dir is not None:
-        changes["state_dir"] = str(given.state_dir)
-    elif settings.state_dir == default and given.default_state_dir is not None:
-        changes["state_dir"] = str(given.default_state_dir)
-    if given.dry_run:
-        changes["dry_run"] = True
-    return msgspec.structs.replace(settings, **changes)
-
-
-def specs_of(given: CommandLine, settings: Config, environ: Mapping[str, str]) -> tuple[ServerSpec, ...]:
-    """The servers to watch: the command line's one, else the configuration's, else the run-dir of the environment."""
-    run_dir = given.run_dir
-    if run_dir is None and given.url is None and not settings.servers and environ.get("VLLM_AGENT_RUN_DIR"):
-        run_dir = Path(environ["VLLM_AGENT_RUN_DIR"])
-    if run_dir is not None or given.url is not None:
-        name = given.name or (run_dir.name if run_dir is not None else "vllm")
-        key = settings.api_key(name)
-        return (
-            ServerSpec(
-                name=name,
-                run_dir=run_dir,
-                url=given.url,
-                logs=given.logs,
-                api_key=key.reveal() if key else None,
-            ),
-        )
-    if not settings.servers:
-        raise UsageError(
-            "no server to watch was named",
-            remedy="give --run-dir DIR (with `agent launch`), --url URL, or servers: in the configuration",
-        )
-    return tuple(_spec(server, settings) for server in settings.servers)
-
-
-def _spec(server: Server, settings: Config) -> ServerSpec:
-    key = settings.api_key(server.name)
-    url = server.url + (server.root_path or "") if server.url else None
-    return ServerSpec(
-        name=server.name,
-        run_dir=Path(server.run_dir) if server.run_dir else None,
-        url=url,
-        logs=tuple(Path(path) for path in server.log),
-        api_key=key.reveal() if key else None,
-        tls_ca=server.tls_ca,
-    )
 
 
 class Watcher:
@@ -154,14 +87,13 @@ class Watcher:
         self._narrator.line(f"agent {__version__} watches {', '.join(self._servers)}; API on {settings.listen}")
         for notice in self._journal.notices:
             self._narrator.line(notice)
-        tasks = [asyncio.create_task(self._task(name, body)) for name, body in self._bodies().items()]
+        work = asyncio.create_task(together(self._bodies(), self._clock, self._narrator.line))
         try:
             await stop.wait()
             await self._dispatcher.flush(FLUSH_SECONDS)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
             await api.close()
         return 0
 
@@ -170,12 +102,9 @@ class Watcher:
             f"server {name}": watch.run for name, watch in self._servers.items()
         }
         bodies["notifiers"] = self._dispatcher.run
-        bodies["pruning"] = lambda: every(PRUNE_SECONDS, self._prune, self._clock)
-        bodies["upkeep"] = lambda: every(UPKEEP_SECONDS, self._upkeep, self._clock)
+        bodies["pruning"] = lambda: every(lambda: PRUNE_SECONDS, self._prune, self._clock)
+        bodies["upkeep"] = lambda: every(lambda: UPKEEP_SECONDS, self._upkeep, self._clock)
         return bodies
-
-    async def _task(self, name: str, body: Callable[[], Awaitable[None]]) -> None:
-        await supervise(name, body, self._clock, self._narrator.line)
 
     async def _prune(self) -> None:
         self._journal.prune(self._clock.now() - KEPT)
@@ -204,7 +133,7 @@ class Watcher:
             self._narrator.line(f"configuration not read again, the old one stays: {error}")
             return
         old = self._current.value
-        for fixed in ("listen", "state_dir", "servers"):
+        for fixed in ("listen", "state_dir", "servers", "slack", "secrets"):
             if getattr(settings, fixed) != getattr(old, fixed):
                 self._narrator.line(f"`{fixed}` has changed; it takes effect when the watcher is started again")
         self._current.value = settings
@@ -237,13 +166,24 @@ class Watcher:
 
     async def freeze(self, actor: str) -> None:
         self._journal.append_event("freeze", None, {"actor": actor})
-        for watch in self._servers.values():
-            await watch.freeze(True)
+        await self._each(self._servers, lambda watch: watch.freeze(True))
 
     async def thaw(self, actor: str) -> None:
         self._journal.append_event("thaw", None, {"actor": actor})
-        for watch in self._servers.values():
-            await watch.freeze(False)
+        await self._each(self._servers, lambda watch: watch.freeze(False))
+
+    async def _each(self, names: Iterable[str], order: Callable[[ServerWatch], Awaitable[None]]) -> None:
+        """Give the order to every server; one that cannot take it keeps no other from it, and is named at the end."""
+        failures: list[tuple[str, AgentError]] = []
+        for name in names:
+            try:
+                await order(self._servers[name])
+            except AgentError as error:
+                failures.append((name, error))
+        if failures:
+            first, problem = failures[0]
+            more = f" (and {len(failures) - 1} more servers)" if failures[1:] else ""
+            raise AgentError(f"{first}: {problem.message}{more}", where=problem.where, remedy=problem.remedy)
 
     async def reset_breaker(self, server: str | None, actor: str) -> tuple[str, ...]:
         if server is not None and server not in self._servers:
@@ -251,8 +191,7 @@ class Watcher:
         names = [server] if server is not None else list(self._servers)
         opened = tuple(name for name in names if self._guard.reset_breaker(name))
         self._journal.append_event("breaker-reset", server, {"actor": actor, "servers": list(opened)})
-        for name in names:
-            await self._servers[name].after_reset()
+        await self._each(names, ServerWatch.after_reset)
         return opened
 
     def _owner(self, action_id: str) -> ServerWatch:

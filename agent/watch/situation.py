@@ -13,7 +13,7 @@ import msgspec
 
 from agent.collect import gpu_readings
 from agent.errors import LauncherError
-from agent.model import AssemblerFacts, Cause, Change, Mode, NotMeasured
+from agent.model import AssemblerFacts, Cause, Change, GpuReading, Mode, NotMeasured
 from agent.remediate import AssemblerCandidate, Hands, Situation, from_wire
 from agent.watch.evidence import ServerEvidence
 
@@ -57,7 +57,8 @@ class SituationReader:
         except LauncherError:
             return self._evidence.status
 
-    async def _gpus(self) -> Any:
+    async def _gpus(self) -> tuple[GpuReading, ...] | None:
+        """None = not measured, () = there is no card."""
         result = await self._probe("gpu")
         readings = gpu_readings(result)
         if not isinstance(readings, NotMeasured):

@@ -1,22 +1,22 @@
 """Supervision of the watcher's own tasks: one that fails is said and begun again, the others go on.
 
-Knows nothing of vLLM. A cancelled supervisor cancels its task.
+Knows nothing of vLLM. A cancelled supervisor cancels its task. Nothing here runs unseen: a task is either supervised
+or held by :class:`OneTask`, which hands its failure on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from agent.model import Clock
 
 RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 15.0)
+Report = Callable[[str], None]
 
 
-async def supervise(
-    name: str, body: Callable[[], Awaitable[None]], clock: Clock, report: Callable[[str], None]
-) -> None:
+async def supervise(name: str, body: Callable[[], Awaitable[None]], clock: Clock, report: Report) -> None:
     """Run ``body`` until it returns; begin it again after an exception, with a growing pause."""
     failures = 0
     while True:
@@ -32,13 +32,59 @@ async def supervise(
         await clock.sleep(RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)])
 
 
-async def every(seconds: float, body: Callable[[], Awaitable[None]], clock: Clock) -> None:
-    """Call ``body`` at a fixed rate on the monotonic clock; a late round is not made up for."""
+async def every(seconds: Callable[[], float], body: Callable[[], Awaitable[None]], clock: Clock) -> None:
+    """Call ``body`` at a fixed rate on the monotonic clock; a late round is not made up for.
+
+    ``seconds`` is asked at each round, so that a changed configuration counts at once.
+    """
     due = clock.monotonic()
     while True:
         await body()
-        due = max(due + seconds, clock.monotonic())
+        due = max(due + seconds(), clock.monotonic())
         await clock.sleep(max(0.0, due - clock.monotonic()))
+
+
+async def together(bodies: Mapping[str, Callable[[], Awaitable[None]]], clock: Clock, report: Report) -> None:
+    """Supervise all bodies until cancelled; when this returns or raises, none of them runs any more."""
+    tasks = [asyncio.create_task(supervise(name, body, clock, report)) for name, body in bodies.items()]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class OneTask:
+    """At most one piece of work at a time; ``failed`` gets the exception of one that breaks off."""
+
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
+        self._failed = failed
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether work is under way."""
+        return self._task is not None and not self._task.done()
+
+    def start(self, work: Callable[[], Awaitable[object]]) -> bool:
+        """Begin ``work``; False, and nothing is begun, while other work is under way."""
+        if self.running:
+            return False
+        self._task = asyncio.create_task(self._guarded(work))
+        return True
+
+    async def stop(self) -> None:
+        """Cancel what is under way and wait for its end."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _guarded(self, work: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await work()
+        except Exception as error:  # it must not end in silence
+            self._failed(error)
 
 
 def _place(error: BaseException) -> str:
