@@ -228,6 +228,12 @@ def test_a_remedy_that_the_catalogue_promises_is_one_that_the_planner_offers(fau
                 assert (remedy.action, remedy.mode) in offered, f"{remedy.action}, mechanism {mechanism}"
 
 
+def test_what_the_planner_offers_stands_in_the_table_of_actions() -> None:
+    for fault in load_catalogue().faults:
+        for mechanism in faults_page.mechanisms_of(fault):
+            assert {it.action for it in faults_page.tried(fault, mechanism)} <= {policy.name for policy in ACTIONS}
+
+
 def test_classes_and_actions_that_a_page_names_exist() -> None:
     catalogue = load_catalogue().faults
     known = {policy.name for policy in ACTIONS} | {it.fault for it in catalogue}

@@ -23,7 +23,7 @@ from agent.cli import COMMANDS, cli
 from agent.config import load
 from agent.launch.cli import _parser as launch_parser
 from agent.launch.cli import parse as parse_launch
-from tests.documentation.pages import PAGES, ROOT, Block, blocks
+from tests.documentation.pages import PAGES, ROOT, Block, blocks, code, prose
 from tests.support.processes import free_port
 
 ALL = [block for page in PAGES for block in blocks(page)]
@@ -59,6 +59,15 @@ def test_commands_and_options_exist(where: str, words: list[str]) -> None:
             command = command.get_command(click.Context(command), own[0])
         assert command is not None
         assert options <= {text for option in command.params for text in option.opts}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_options_named_in_prose_are_known_to_the_code(page: Path) -> None:
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "agent").rglob("*.py"))
+    catalogue = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "rules").rglob("*.yaml"))
+    for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", " ".join(code(prose(page)))):
+        word = option[2:].replace("-", "[-_]")  # vLLM's own flags are read from its log by their Python names
+        assert re.search(rf"(?<!\w){word}(?![\w-])", sources + catalogue), f"{page.name}: {option}"
 
 
 def test_every_command_is_explained_somewhere() -> None:
