@@ -16,7 +16,7 @@ from agent.errors import AgentError
 from agent.model import Action, ActionState, Cause, Change, Clock, IncidentState, State
 from agent.remediate import neighbour
 from agent.remediate.book import Book
-from agent.remediate.guard import Guard, executed
+from agent.remediate.guard import Guard
 from agent.remediate.hold import Holder
 from agent.remediate.overrides import empty, from_wire
 from agent.remediate.plan import Plan, Preparation
@@ -66,20 +66,22 @@ class Executor:
         self._guard = guard
         self._clock = clock
         self._holder = holder
+        self._disproved: int | None = None
 
     async def carry_out(self, book: Book, plan: Plan, action: Action, cause: Cause, source: SituationSource) -> Result:
         """Do ``plan`` once. LauncherError and a precondition that is gone end up in the action's outcome."""
         now = msgspec.structs.replace(await source(cause), previous=book.incident.actions)
-        refusal = self._refusal(plan, now) or self._claimed(book)
+        refusal = self._refusal(plan, now) or self._claimed(book, action)
         if refusal is not None:
             return Result(action=book.update(action, ActionState.REFUSED, outcome=refusal), reason=refusal)
         action = book.update(action, ActionState.RUNNING)
         book.move(IncidentState.ACTING)
         self._ledger.kv_set(_before_key(action), msgspec.json.encode(now.overrides).decode())
         try:
-            problem = await self._prepare(plan, cause, source)
-            if problem is not None:
-                return self._failed(book, action, problem)
+            if plan.preparation is not Preparation.NONE:
+                refused = await self._prepared(book, plan, action, cause, source)
+                if refused is not None:
+                    return refused
             base = await self._act(plan, cause, now, book.incident.id)
         except AgentError as error:
             return self._failed(book, action, f"the launcher: {error.message}")
@@ -95,6 +97,8 @@ class Executor:
             Outcome.FAILED: ActionState.FAILED,
             Outcome.INTERRUPTED: ActionState.INTERRUPTED,
         }
+        if seen.outcome is Outcome.FAILED:
+            self._disproved = self._view.start_seq()
         action = book.update(action, states[seen.outcome], outcome=seen.reason, proof=seen.proofs)
         return Result(action=action, reason=seen.reason, verification=seen)
 
@@ -106,6 +110,12 @@ class Executor:
         if self._view.frozen():
             return book.update(action, action.state, outcome=f"{why}; frozen, so the change stays in force")
         try:
+            found = from_wire((await self._hands.status()).get("overrides"))
+            if found == before:
+                return book.update(action, ActionState.ROLLED_BACK, outcome=f"{why}; rolled back by the launcher")
+            if found != action.delta:
+                kept = f"{why}; somebody else changed the overrides since, so they stay as they are"
+                return book.update(action, action.state, outcome=kept)
             if empty(before):
                 await self._hands.clear_overrides()
             else:
@@ -137,17 +147,16 @@ class Executor:
         gone = plan.check(now)
         return f"precondition gone: {gone}" if gone is not None else None
 
-    def _claimed(self, book: Book) -> str | None:
-        """One execution for each step of an incident, whatever agent process asks."""
-        step = sum(1 for it in book.incident.actions if executed(it)) + 1
+    def _claimed(self, book: Book, action: Action) -> str | None:
+        """One execution for each step of an incident, whatever agent process asks. The step is the action's place
+        in the incident, so an action that was refused takes no other's claim."""
+        step = next(place for place, it in enumerate(book.incident.actions, 1) if it.id == action.id)
         key = f"remediate/{self._server}/{book.incident.id}/{step}"
         return None if self._ledger.claim(key) else "this step was carried out already"
 
     async def _act(self, plan: Plan, cause: Cause, now: Situation, incident: str) -> int:
         """Set and restart; returns the start number that the proofs count from."""
-        plain = plan.delta == now.overrides and plan.preparation is Preparation.NONE
-        already = not self._view.ended() and self._view.state() in RUNS and cause.finding.fault != "engine-hang"
-        if plain and already and self._view.start_seq() > 0:
+        if plan.delta == now.overrides and self._already_back(cause):
             # The launcher was faster (it restarts by itself when nobody holds it): a second restart would
             # only lose requests. The start that is running is the one to prove.
             return self._view.start_seq() - 1
@@ -157,21 +166,31 @@ class Executor:
         await self._hands.restart(f"{plan.action}: {plan.change}", incident, verify_memory=True)
         return base
 
+    def _already_back(self, cause: Cause) -> bool:
+        """Whether a start runs that nobody has judged yet; one that failed its proofs is no repair."""
+        alive = not self._view.ended() and self._view.state() in RUNS and cause.finding.fault != "engine-hang"
+        return alive and 0 < self._view.start_seq() != self._disproved
+
     async def _set(self, delta: Change, incident: str) -> None:
         if empty(delta):
             await self._hands.clear_overrides()
         else:
             await self._hands.set_overrides(delta, incident)
 
-    async def _prepare(self, plan: Plan, cause: Cause, source: SituationSource) -> str | None:
-        """What must come before the restart; a text says why it could not be had."""
+    async def _prepared(
+        self, book: Book, plan: Plan, action: Action, cause: Cause, source: SituationSource
+    ) -> Result | None:
+        """What must come before the restart. It may take minutes, so everything is asked once more after it."""
         await self._holder.renew()
         if plan.preparation is Preparation.END_ORPHANS:
-            await self._hands.end_orphans()
-            return None
-        if plan.preparation is Preparation.WAIT_FOR_MEMORY:
-            return await self._wait_for_memory(plan, cause, source)
-        return None
+            ended = (await self._hands.end_orphans()).get("ended")
+            if not ended:
+                gone = "precondition gone: nothing that holds the card is in the launcher's own subtree"
+                return Result(action=book.update(action, ActionState.REFUSED, outcome=gone), reason=gone)
+        elif (problem := await self._wait_for_memory(plan, cause, source)) is not None:
+            return self._failed(book, action, problem)
+        refusal = self._refusal(plan, await source(cause))
+        return self._failed(book, action, refusal) if refusal is not None else None
 
     async def _wait_for_memory(self, plan: Plan, cause: Cause, source: SituationSource) -> str | None:
         needed = plan.needed_bytes or 0
@@ -181,13 +200,17 @@ class Executor:
             free = [it.free_bytes for it in cards if it.free_bytes is not None]
             if not free or len(free) < len(cards):
                 return await self._wait_blind(plan)
-            if min(free) >= needed:
+            if min(free) >= needed or self._taken_away():
                 return None
             if self._view.frozen() or self._clock.monotonic() >= deadline:
                 waited = "frozen" if self._view.frozen() else f"after {plan.wait_seconds:g} s"
                 return f"{waited}: {size(min(free))} free, {size(needed)} needed"
             await self._holder.renew()
             await self._clock.sleep(POLL_SECONDS)
+
+    def _taken_away(self) -> bool:
+        """A person stopped the server, or the launcher has started it: there is nothing to wait for."""
+        return not self._view.ended() or self._view.state() in (State.STOPPED, State.DRAINING)
 
     async def _wait_blind(self, plan: Plan) -> str | None:
         """The card cannot be measured: wait and let vLLM's own check at start decide."""

@@ -21,7 +21,7 @@ from agent.remediate.approvals import Approvals
 from agent.remediate.book import Book
 from agent.remediate.execution import RUNS, Executor, Result
 from agent.remediate.failures import after_failure, unnamed
-from agent.remediate.guard import Guard
+from agent.remediate.guard import Guard, executed
 from agent.remediate.hold import Holder
 from agent.remediate.plan import Plan
 from agent.remediate.planning import plan as make_plans
@@ -119,7 +119,9 @@ class Remediator:
                     return self._resolved(book, result)
             elif result is not None and self._executor is not None:
                 restored = None
-                following = await after_failure(self._executor, self._view, self._holder, book, cause, result)
+                following = await after_failure(
+                    self._executor, self._view, self._holder, self._clock, book, cause, result
+                )
                 if isinstance(following, str):
                     return self._give_up(book, cause, await self._situation(book, cause, source), following)
                 cause = following
@@ -144,7 +146,7 @@ class Remediator:
         autos = [it for it in plans if self._mode(it) is Mode.AUTO and not asking]
         best = next((it for it in autos if it.action != restarting.ACTION), autos[0] if autos else None)
         if best is not None:
-            await self._pace(book, best)
+            await self._pace(book)
             return await self._do(book, best, book.add(best, Mode.AUTO, ActionState.APPROVED), cause, source)
         for asked in self._asks(plans):
             expires = self._guard.policy.approval_expires_seconds
@@ -158,11 +160,11 @@ class Remediator:
             return Result(action=book.update(action, ActionState.REFUSED, outcome="no launcher"), reason="no launcher")
         return await self._executor.carry_out(book, plan, action, cause, source)
 
-    async def _pace(self, book: Book, plan: Plan) -> None:
-        """Restarts of one incident come slower and slower."""
-        done = sum(1 for it in book.incident.actions if it.action == restarting.ACTION)
+    async def _pace(self, book: Book) -> None:
+        """The restarts of one incident come slower and slower: at once, then after 1, 2, 4 … s by default."""
+        done = sum(1 for it in book.incident.actions if executed(it))
         steps = self._guard.policy.backoff_seconds
-        if plan.action == restarting.ACTION and done and steps:
+        if done and steps:
             await self._holder.pause(steps[min(done, len(steps) - 1)], self._view.frozen)
 
     async def _back_off(self, book: Book) -> None:
@@ -196,7 +198,7 @@ class Remediator:
         situation = await self._situation(book, cause, source)
         for it in restarting.plans(cause, situation, self._guard.policy):
             if self._mode(it) is Mode.AUTO and self._blocked(book, situation) is None:
-                await self._pace(book, it)
+                await self._pace(book)
                 await self._do(book, it, book.add(it, Mode.AUTO, ActionState.APPROVED), cause, source)
                 book.move(IncidentState.AWAITING_APPROVAL)
 

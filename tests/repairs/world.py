@@ -149,6 +149,7 @@ class Life:
     dies_after: float | None = None
     of: Cause | None = None
     answers: bool = True
+    line_before: float = 0.0
     tokens: float | None = 1.0
 
 
@@ -173,6 +174,7 @@ class World:
     on_wait: Callable[[], None] = lambda: None
     gpus: Callable[[], tuple[GpuReading, ...] | None] = lambda: None
     answered: int = 0
+    orphans: tuple[int, ...] = ()
 
     def begin(self) -> None:
         self.starts += 1
@@ -203,7 +205,8 @@ class World:
 
     async def end_orphans(self) -> dict[str, Any]:
         self._call("end-orphans", None)
-        return {}
+        ended, self.orphans = self.orphans, ()
+        return {"ended": list(ended)}
 
     async def probe(self, kind: str, **args: object) -> dict[str, Any]:
         return {}
@@ -239,7 +242,13 @@ class World:
         return self.starts if self.ended() else None
 
     def log_seen(self, fault: str) -> bool:
-        return self.ended() and self.current.of is not None and self.current.of.finding.fault == fault
+        """The line comes with the death, or ``line_before`` seconds earlier."""
+        lead = self.current.line_before
+        return (
+            self._age() + lead >= self._dies()
+            and self.current.of is not None
+            and self.current.of.finding.fault == fault
+        )
 
     def metric(self, name: str) -> float | None:
         return None if self.current.tokens is None else self.answered * self.current.tokens
