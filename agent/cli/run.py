@@ -1,4 +1,8 @@
-"""``agent run -- CMD…``: the launcher owns the server and the watcher; one process tree, one Ctrl-C."""
+"""``agent run -- CMD…``: the launcher owns the server and the watcher; one process tree, one Ctrl-C.
+
+The exit code is the launcher's: 0 after an asked stop, 2 where the server refused its own command line, 70 when it
+gave up, 64 for a mistake of the caller. The watcher's end never ends the server, so it has no share in it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ def run(
     command: tuple[str, ...],
 ) -> int:
     """Start COMMAND (for example: vllm serve MODEL) and watch it."""
-    from agent.launch import default_run_dir
+    from agent.launch import default_run_dir, server_api_key
     from agent.launch import main as launch
 
     folder = run_dir or Path(default_run_dir())
@@ -44,4 +48,9 @@ def run(
     if stop_timeout is not None:
         arguments += ["--stop-timeout", str(stop_timeout)]
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    key = server_api_key(command)
+    if key is not None and not os.environ.get("VLLM_API_KEY_FILE"):
+        # The watcher's proof request needs it. It stands in the server's command already, where vLLM prefers it to the
+        # variable; it never goes over the control socket, which shows every secret as ***.
+        os.environ["VLLM_API_KEY"] = key
     return launch([*arguments, "--", *command])

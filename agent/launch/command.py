@@ -83,6 +83,12 @@ def has_flag(argv: Sequence[str], name: str) -> bool:
     return any(token.partition("=")[0].replace("_", "-") == name for token in argv)
 
 
+def server_api_key(argv: Sequence[str]) -> str | None:
+    """The first key of ``--api-key`` (it takes many), for a client that must reach this server's /v1 paths."""
+    value = flag_value(words(argv), "--api-key")
+    return value if value and not value.startswith("-") else None
+
+
 def server_address(argv: Sequence[str]) -> Address:
     """Where this command's server will answer on this machine; vLLM's defaults where nothing is said.
 

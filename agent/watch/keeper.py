@@ -25,10 +25,15 @@ class IncidentKeeper:
         self.active: Incident | None = None
 
     def restore(self) -> Incident | None:
-        """The incident that a previous life of the agent left open, if any."""
+        """The incident that a previous life of the agent left open, if any; it is published anew."""
         mine = [one for one in self._journal.open_incidents() if one.server == self._server]
-        self.active = max(mine, key=lambda one: one.opened_at, default=None)
-        return self.active
+        newest = max(mine, key=lambda one: one.opened_at, default=None)
+        for one in mine:
+            if one is not newest:
+                self.close(one, IncidentState.UNRESOLVED, "left open by a previous run of the agent")
+        if newest is not None:
+            self.changed(newest)
+        return newest
 
     def open(self, fault: str, summary: str, evidence: tuple[Evidence, ...], *, exited_at: str | None) -> Incident:
         """Open an incident on first sight; the cause is refined when the log was read to its end."""
