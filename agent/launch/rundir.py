@@ -11,11 +11,13 @@ really gone.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import stat
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,7 @@ from agent.errors import AgentError, UsageError
 DEFAULT_RUN_DIR = "/run/vllm-agent/default"
 FOLDER_MODE = 0o2770
 EXITS_MAX_BYTES = 1 << 20
+EXITS_KEPT = 100
 LOCK_WAIT_SECONDS = 10.0
 
 
@@ -77,6 +80,7 @@ class RunDir:
         self.path = path
         self.lock_fd = lock_fd
         self._report = report
+        self._unwritten: deque[bytes] = deque(maxlen=EXITS_KEPT)
         self.token = self._ensure_token()
 
     @property
@@ -129,14 +133,19 @@ class RunDir:
         return True
 
     def append_exit(self, record: Mapping[str, object]) -> None:
-        """One line to ``exits.jsonl``; the file stays under 1 MiB by keeping its newer half."""
+        """One line to ``exits.jsonl``; the file stays under 1 MiB by keeping its newer half.
+
+        What a full disk refuses is kept, and written with the next record.
+        """
         path = self.path / "exits.jsonl"
+        self._unwritten.append(json.dumps(record, separators=(",", ":")).encode() + b"\n")
         try:
             self._trim_exits(path)
-            with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record, separators=(",", ":")) + "\n")
+            append_lines(path, b"".join(self._unwritten))
         except OSError as error:
-            self._report(f"{path} could not be written: {error.strerror or error}")
+            self._report(f"{path} could not be written: {error.strerror or error}; the record waits for the next exit")
+            return
+        self._unwritten.clear()
 
     def _trim_exits(self, path: Path) -> None:
         if path.exists() and path.stat().st_size > EXITS_MAX_BYTES:
@@ -241,6 +250,23 @@ def reject(path: Path) -> str:
     except OSError:
         return str(path)
     return str(target)
+
+
+def append_lines(path: Path, lines: bytes) -> None:
+    """All of ``lines`` or nothing; a half line that a crash left before them is ended first. Raises OSError."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+    try:
+        size = os.fstat(descriptor).st_size
+        torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        data = b"\n" + lines if torn else lines
+        try:
+            if os.write(descriptor, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def write_json(path: Path, document: Mapping[str, object]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from agent.launch import bundle, default_run_dir
+from agent.launch.rundir import open_run_dir
 from tests.launch.harness import FAKE, Factory, free_port
 
 
@@ -76,6 +78,27 @@ async def test_a_full_disk_at_the_start_is_an_error_with_a_remedy(launch: Factor
     assert await launched.ended() == 1
     text = launched.stderr_path.read_text()
     assert "No space left" in text and "remedy" in text and "Traceback" not in text
+
+
+async def test_an_exit_on_a_full_disk_is_written_with_the_next_one(small_disk: Path) -> None:
+    said: list[str] = []
+    folder = open_run_dir(small_disk, said.append)
+    fill(small_disk / "filler")
+    folder.append_exit({"seq": 1})
+    assert "could not be written" in said[0] and folder.last_exit() is None
+    (small_disk / "filler").unlink()
+    folder.append_exit({"seq": 2})
+    lines = (small_disk / "exits.jsonl").read_text().splitlines()
+    assert [json.loads(line)["seq"] for line in lines] == [1, 2]
+
+
+@pytest.mark.parametrize("torn", [b'{"v":1,"se', b"\0\xff garbage", b'{"v":1}\n{"v"'])
+def test_an_exit_after_a_torn_line_has_a_line_of_its_own(tmp_path: Path, torn: bytes) -> None:
+    (tmp_path / "exits.jsonl").write_bytes(torn)
+    folder = open_run_dir(tmp_path, lambda text: None)
+    folder.append_exit({"seq": 7})
+    lines = (tmp_path / "exits.jsonl").read_bytes().splitlines()
+    assert json.loads(lines[-1]) == {"seq": 7} and folder.last_exit_seq() == 7
 
 
 def test_the_default_run_dir(monkeypatch: pytest.MonkeyPatch) -> None:
