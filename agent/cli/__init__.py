@@ -1,18 +1,22 @@
 """The command line: parses, calls, prints. Every command is imported when it is called.
 
-Exit codes: 0 done, 1 failed (said why), 64 the caller's mistake; ``diagnose`` has its own (0 healthy, 1 warning,
-2 critical, 3 unknown).
+Exit codes: 0 done, 1 failed (said why), 64 the caller's mistake, 74 the answer could not be written; ``diagnose``
+has its own (0 healthy, 1 warning, 2 critical, 3 unknown).
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 from collections.abc import Sequence
 
 import click
 
 from agent import __version__
 from agent.errors import AgentError
+
+EX_IOERR = 74
 
 # command -> (module, attribute, one line of help); the help stands here so that --help imports nothing.
 COMMANDS = {
@@ -81,4 +85,16 @@ def main(arguments: Sequence[str]) -> int:
     except AgentError as error:
         click.echo(f"agent: {error}", err=True)
         return error.exit_code
+    except OSError as error:
+        return _unwritable(error)
     return result if isinstance(result, int) else 0
+
+
+def _unwritable(error: OSError) -> int:
+    """The answer could not be printed (a full disk, a closed descriptor). 74 is EX_IOERR of sysexits.h."""
+    with contextlib.suppress(OSError):
+        reason = error.strerror or str(error)
+        click.echo(f"agent: standard output cannot be written: {reason}\n  remedy: free the disk it goes to", err=True)
+    # What is left in the buffer would fail once more, with a traceback, when Python ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return EX_IOERR

@@ -28,6 +28,11 @@ def _one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
     return value
 
 
+def _terminal() -> bool:
+    """Python has no ``sys.stdout`` where the caller closed it."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
 @click.command()
 @click.option("--log", "logs", multiple=True, metavar="FILE", help="A log file, gzip or not; - is stdin. Repeatable.")
 @click.option("--output", default="text", metavar="|".join(OUTPUTS), help="Default text.")
@@ -46,6 +51,6 @@ def diagnose(logs: tuple[str, ...], output: str, fail_on: str) -> None:
     if logs.count("-") > 1:
         raise UsageError("--log - is given twice", remedy="stdin can be read once")
     diagnosis = diagnose_logs([_source(name) for name in logs], load_catalogue())
-    color = output == "text" and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    color = output == "text" and _terminal() and not os.environ.get("NO_COLOR")
     click.echo(render(diagnosis, output, color), color=color or None)
     sys.exit(exit_code(diagnosis, fail_on))
