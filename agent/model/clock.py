@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from datetime import datetime, timezone
 from typing import Protocol
@@ -34,6 +33,8 @@ class SystemClock:
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
+        import asyncio  # here: `agent diagnose` needs the types of this package and no event loop (40 ms)
+
         await asyncio.sleep(seconds)
 
 
