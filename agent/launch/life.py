@@ -83,7 +83,10 @@ class Life:
         self.ended: asyncio.Future[int] = (
             reaper.expect(self.pid, self._process) if self._process else _done(loop, CANNOT_RUN)
         )
-        self.ended.add_done_callback(self._stamp)
+        if self._process is None:
+            self.ended_at = self.started
+        else:
+            self.ended.add_done_callback(self._stamp)
 
     def _spawn(self, writer: int, guard: Guard) -> subprocess.Popen[bytes] | None:
         try:

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from agent.errors import LauncherError
 from tests.launch.harness import FAKE, Factory, Launched, alive, free_port, until
 
@@ -228,3 +230,20 @@ async def test_a_port_that_another_server_holds_does_not_make_ready(launch: Fact
     record = event["exit"]
     assert isinstance(record, dict)
     assert record["ready_at"] is None
+
+
+@pytest.mark.parametrize("first_line", ["#!/nonexistent/python3", "\0not a program"])
+async def test_a_program_that_cannot_be_executed_is_an_exit_like_any_other(
+    launch: Factory, tmp_path: Path, first_line: str
+) -> None:
+    script = tmp_path / "vllm"
+    script.write_text(f"{first_line}\n")
+    script.chmod(0o755)
+    launched = launch(command=[str(script), "serve", "MODEL"])
+    await launched.event("exit")
+    second = await launched.event("started", after=2)
+    assert second["restarts"] == 1
+    assert launched.exits()[0]["code"] == 127 and "cannot be run" in await launched.text()
+    await launched.client.call("stop")
+    assert await launched.ended() == 0
+    assert "Traceback" not in launched.stderr_path.read_text()
