@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, replace
 
 from agent.diagnose.catalogue import Catalogue, Fault, Phase, Signature
-from agent.diagnose.start import Anchor, Start
+from agent.diagnose.start import PHASE_ORDER, Anchor, Start
 from agent.model import Confidence, Context
 
 DEAD, HANG, HOST_OOM, INVALID = "engine-dead", "engine-hang", "host-oom-kill", "config-invalid"
@@ -53,12 +53,22 @@ def candidates_of(start: Start) -> list[Candidate]:
             continue
         fault, signature = chosen
         confidence = signature.confidence
-        if any(pattern in start.unless for pattern in fault.conditions.unless) and confidence is not Confidence.CERTAIN:
+        if not _agrees(fault, signature, start):
             continue
         if anchor.phase == "unknown" and signature.phases and confidence is Confidence.CERTAIN:
             confidence = Confidence.LIKELY if phase != "unknown" else Confidence.POSSIBLE
         found.append(Candidate(fault, signature, anchor, phase, confidence))
     return found
+
+
+def _agrees(fault: Fault, signature: Signature, start: Start) -> bool:
+    """Whether the rest of the log lets the line count."""
+    if signature.confidence is not Confidence.CERTAIN and start.watched.intersection(fault.conditions.unless):
+        return False
+    if signature.needs and not start.watched.intersection(signature.needs):
+        return False
+    # A traceback that merely passes through a place is a guess; any named exception is better.
+    return not (signature.traceback and start.exceptions)
 
 
 def _fallback_phase(start: Start) -> Phase:
@@ -68,14 +78,11 @@ def _fallback_phase(start: Start) -> Phase:
     texts = [anchor.line.text for anchor in start.anchors]
     if any(SERVED.search(text) for text in texts) or start.throughput:
         return "serving"
+    # Another process's traceback of the same failure may say where all of them were.
+    for phase in PHASE_ORDER:
+        if phase in start.frame_lines:
+            return phase
     return "warmup" if any(_STARTING.search(text) for text in texts) else "unknown"
-
-
-def without_guesses(found: list[Candidate], start: Start) -> list[Candidate]:
-    """A traceback that merely passes through a place is a guess; any named exception is better."""
-    if not start.exceptions:
-        return found
-    return [c for c in found if not (c.fault.family == "memory" and c.signature.confidence is Confidence.POSSIBLE)]
 
 
 def hang_rule(found: list[Candidate], start: Start) -> list[Candidate]:
@@ -89,7 +96,8 @@ def hang_rule(found: list[Candidate], start: Start) -> list[Candidate]:
             continue
         if guess and not start.ready and start.milestone in ("banner", "loading", "loaded", "compiling", "capturing"):
             continue
-        if guess and (candidate.anchor.ready or _repeated(found)):
+        silent = candidate.signature.severity is not None  # the broadcast message, not the watchdog's
+        if guess and silent and (candidate.anchor.ready or _repeated(found)):
             candidate = replace(candidate, confidence=Confidence.LIKELY)
         kept.append(candidate)
     return kept

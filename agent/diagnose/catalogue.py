@@ -55,7 +55,9 @@ class Signature(_Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ``role``: initiating = the fault's own words; cascade = what it causes; teardown = exit noise. It counts
     only on lines of the given ``levels`` (``none`` = the line has no level, as in a traceback printed bare)
     and, where ``phases`` is given, in those phases of the server's life. ``fatal``: the server cannot go on
-    serving. ``source`` says who prints it: a file of vLLM, torch, the kernel, or a public report.
+    serving. ``source`` says who prints it: a file of vLLM, torch, the kernel, or a public report. ``needs``:
+    one of these patterns must be somewhere in the log too. ``traceback``: a place in a traceback, which
+    counts only while no exception is named. ``quotes``: the line names the exception of another process.
     """
 
     pattern: str
@@ -66,6 +68,14 @@ class Signature(_Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
     phases: tuple[Phase, ...] = ()
     levels: tuple[Level, ...] = ("error", "none")
     fatal: bool = False
+    needs: tuple[str, ...] = ()
+    traceback: bool = False
+    quotes: bool = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether the line alone says what it says; else the whole log must agree first."""
+        return self.confidence is not Confidence.POSSIBLE and not self.needs and not self.traceback
 
 
 class Conditions(_Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -251,7 +261,8 @@ class _Reader:
     def _check(self, entry: Fault, fields: dict[str, yaml.Node]) -> None:
         signatures = self._list(fields["signatures"])
         for signature, node in zip(entry.signatures, signatures, strict=True):
-            self._pattern(signature.pattern, node)
+            for pattern in (signature.pattern, *signature.needs):
+                self._pattern(pattern, node)
         for pattern in entry.conditions.unless:
             self._pattern(pattern, fields["conditions"])
         known = FAMILY_FACTS[entry.family] | COMMON_FACTS

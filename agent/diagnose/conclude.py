@@ -20,10 +20,10 @@ from agent.diagnose.candidates import (
     candidates_of,
     hang_rule,
     host_oom_rule,
-    without_guesses,
 )
 from agent.diagnose.catalogue import Catalogue, Fault
 from agent.diagnose.families import read_assembler, read_cache, read_occupancy, read_port, read_process
+from agent.diagnose.line import ENGINE
 from agent.diagnose.memory import read_memory
 from agent.diagnose.reading import Reading, fill
 from agent.diagnose.redact import redact
@@ -41,7 +41,6 @@ def conclude(start: Start, catalogue: Catalogue, context: Context) -> tuple[Caus
     found = candidates_of(start)
     initiating = [c for c in found if c.signature.role == "initiating"]
     cascade = [c for c in found if c.signature.role == "cascade"]
-    initiating = without_guesses(initiating, start)
     initiating = hang_rule(initiating, start)
     initiating = host_oom_rule(initiating, cascade, catalogue, context)
     judge = _Judge(start, catalogue, context, cascade)
@@ -119,8 +118,10 @@ class _Judge:
     def _dead_cause(self, confidence: Confidence) -> list[Cause]:
         if not self._dead:
             return []
-        if self._start.ready is None and not any(SERVED.search(c.anchor.line.text) for c in self._dead):
-            confidence = Confidence.POSSIBLE if self._start.exceptions else confidence
+        served = self._start.ready is not None or any(SERVED.search(c.anchor.line.text) for c in self._dead)
+        # While serving, the API server raises for single requests too; what the engine raises is the cause.
+        if any(not served or line.depth >= ENGINE for line, _ in self._start.exceptions):
+            confidence = Confidence.POSSIBLE
         mine = [replace(c, confidence=confidence) for c in self._dead]
         mine.sort(key=lambda c: (-c.anchor.line.depth, c.anchor.sequence))
         return [self._cause(mine, ())]

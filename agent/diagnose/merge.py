@@ -56,7 +56,7 @@ def _take_state(whole: Start, start: Start) -> None:
     whole.ended = whole.ended or start.ended
     whole.milestone = start.milestone or whole.milestone
     whole.exceptions += start.exceptions
-    whole.unless |= start.unless
+    whole.watched |= start.watched
     whole.pids |= start.pids
     whole.failed = whole.failed or start.failed
     whole.last_error = start.last_error or whole.last_error

@@ -74,7 +74,7 @@ FRAMES: tuple[tuple[Phase, str], ...] = (
 # Dumps and request lines quote whatever the user or the configuration says: never an anchor.
 NOISE = (
     r"dump_input\.py|Dumping (?:input data|scheduler)|Received request |Added request |Generated response |"
-    r"retrying \d+ of \d+|prompt: '|\"(?:prompt|messages)\\?\":"
+    r"retrying \d+ of \d+|Error retrieving (?:file list|safetensors)|prompt: '|\"(?:prompt|messages)\\?\":"
 )
 EXCEPTION = r"(?:Error|Exception|Interrupt)\b"
 
@@ -88,14 +88,14 @@ class Slot:
     candidates: list[tuple[Fault, Signature]] = field(default_factory=list)
     milestones: list[str] = field(default_factory=list)
     frames: list[Phase] = field(default_factory=list)
-    unless: bool = False
+    watched: bool = False  # somebody asks whether it is in the log at all
     noise: bool = False
     exception: bool = False
 
     @property
     def only_throughput(self) -> bool:
         """Whether the pattern marks the periodic line and nothing else."""
-        other = self.candidates or self.frames or self.unless or self.exception
+        other = self.candidates or self.frames or self.watched or self.exception
         return self.milestones == ["throughput"] and not other
 
 
@@ -108,8 +108,10 @@ class Scanner:
         for entry in catalogue.faults:
             for signature in entry.signatures:
                 self._slot(signature.pattern).candidates.append((entry, signature))
+                for pattern in signature.needs:
+                    self._slot(pattern).watched = True
             for pattern in entry.conditions.unless:
-                self._slot(pattern).unless = True
+                self._slot(pattern).watched = True
         for name, pattern in MILESTONES:
             self._slot(pattern).milestones.append(name)
         for phase, pattern in FRAMES:

@@ -17,7 +17,7 @@ import msgspec
 from agent.diagnose.catalogue import Fault, Phase, Signature
 from agent.diagnose.line import Line, parse
 from agent.diagnose.scan import Slot
-from agent.model import Confidence, Severity
+from agent.model import Severity
 
 SATURATED = 300  # hits of one pattern after which lines are only counted, once it has an anchor
 PATIENCE = 20_000  # the same for a pattern that only hit lines which do not count
@@ -86,7 +86,7 @@ class Start:
     progress: str | None = None
     anchors: list[Anchor] = field(default_factory=list)
     exceptions: list[tuple[Line, str]] = field(default_factory=list)
-    unless: set[str] = field(default_factory=set)
+    watched: set[str] = field(default_factory=set)
     settings: dict[str, tuple[str, str]] = field(default_factory=dict)
     frames: dict[str, dict[Phase, int]] = field(default_factory=dict)
     frame_lines: dict[Phase, tuple[Line, str]] = field(default_factory=dict)
@@ -118,14 +118,15 @@ class Start:
                 self._milestone(name, line, where, sequence)
             if slot.frames and not self.ready:
                 self._frame(slot, line, where, sequence)
-            if slot.unless and line.level in ("error", "none"):
-                self.unless.add(slot.pattern)
+            if slot.watched and line.level in ("error", "none"):
+                self.watched.add(slot.pattern)
             # Several patterns may know one line: it is still one signal.
             signal = self._anchor(slot, line, where, sequence) if slot.candidates else None
             if signal and all((s.fault, s.role) != (signal.fault, signal.role) for s in signals):
                 signals.append(signal)
             if slot.exception:
-                self._exception(line, where, anchored=any(s.candidates for s in slots))
+                known = any(not signature.quotes for s in slots for _, signature in s.candidates)
+                self._exception(line, where, anchored=known)
         return signals
 
     def _worth_parsing(self, slots: list[Slot]) -> bool:
@@ -215,13 +216,13 @@ class Start:
         if chosen is None or anchor.after_shutdown:
             return None
         fault, signature = chosen
-        if signature.role != "teardown" and signature.confidence is not Confidence.POSSIBLE:
+        if signature.role != "teardown" and signature.settled:
             self.last_error = line.text[:MAX_TEXT]
             self.failed = True
         return Signal(
             fault=fault.fault,
             # A guess never leads: whoever opens an incident on the first initiating line would name it.
-            role="cascade" if signature.confidence is Confidence.POSSIBLE else signature.role,
+            role=signature.role if signature.settled else "cascade",
             severity=signature.severity or fault.severity,
             where=where,
             text=line.text[:MAX_TEXT],
