@@ -125,6 +125,9 @@ class VllmClient:
     async def _health(self) -> tuple[HealthKind, str]:
         try:
             async with self._open().get(f"{self._base}/health") as response:
+                if response.status == 200 and response.content_type == "text/html":
+                    # vLLM answers with an empty body (vllm/entrypoints/serve/instrumentator/health.py).
+                    return HealthKind.OTHER, "/health answered 200 with a web page: is this a vLLM server?"
                 if response.status == 200:
                     return HealthKind.OK, "/health answered 200"
                 if response.status == 503:

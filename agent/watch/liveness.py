@@ -37,7 +37,10 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Liveness:
-    """Keeps the standing of one server; every ``saw_*`` may change it."""
+    """Keeps the standing of one server; every ``saw_*`` may change it.
+
+    The first reason for ``unknown`` counts as a change too, so that a server that never answered is spoken of.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -46,6 +49,7 @@ class Liveness:
         self._failures = 0
         self._served = False
         self._loading: str | None = None
+        self._observed = False
         self.standing = Standing(state=State.UNKNOWN, since=clock.now(), reason="nothing was observed yet")
 
     def saw_child(self, child: Child | None) -> bool:
@@ -76,7 +80,9 @@ class Liveness:
 
     def _judge(self) -> bool:
         state, reason = self._by_launcher() if self._child is not None else self._by_health()
-        if state is self.standing.state:
+        understood = not self._observed and (state is not State.UNKNOWN or self._failures >= STREAK)
+        self._observed = self._observed or understood
+        if state is self.standing.state and not understood:
             self.standing = msgspec.structs.replace(self.standing, reason=reason)
             return False
         self.standing = Standing(state=state, since=self._clock.now(), reason=reason)

@@ -40,9 +40,9 @@ async def running(routes: dict[str, object], socket: Path | None = None) -> Asyn
         await runner.cleanup()
 
 
-def answer(status: int = 200, text: str = "") -> object:
+def answer(status: int = 200, text: str = "", kind: str = "text/plain") -> object:
     async def handler(_: web.Request) -> web.Response:
-        return web.Response(status=status, text=text)
+        return web.Response(status=status, text=text, content_type=kind)
 
     return handler
 
@@ -62,6 +62,7 @@ def client(url: str, **more: object) -> VllmClient:
         (answer(200), HealthKind.OK),
         (answer(503), HealthKind.ENGINE_DEAD),
         (answer(404), HealthKind.OTHER),
+        (answer(200, "<html>welcome</html>", "text/html"), HealthKind.OTHER),
         (never, HealthKind.TIMEOUT),
     ],
 )

@@ -101,3 +101,9 @@ def test_attached_a_loading_log_is_starting(liveness: Liveness) -> None:
     liveness.saw_health(health(HealthKind.REFUSED))
     liveness.saw_health(health(HealthKind.REFUSED))
     assert liveness.standing.state is State.STARTING
+
+
+def test_a_server_that_never_answered_is_spoken_of_once(liveness: Liveness) -> None:
+    said = [liveness.saw_health(health(HealthKind.REFUSED)) for _ in range(5)]
+    assert said == [False, True, False, False, False]
+    assert liveness.standing.state is State.UNKNOWN and liveness.standing.reason == "refused"
