@@ -83,7 +83,7 @@ def _advice(incident: Incident) -> Iterator[str]:
             until = f", before {action.expires_at}" if action.expires_at else ""
             yield f"agent approve {action.id}   or   agent deny {action.id}{until}"
     if incident.note:
-        yield incident.note
+        yield from incident.note.splitlines()
     elif incident.state is IncidentState.UNRESOLVED:
         yield "Nothing safe is left to try: repair by hand, then `agent breaker reset`."
 

@@ -5,11 +5,13 @@ In: cause and situation. Out: sentences in the imperative with the numbers at ha
 
 from __future__ import annotations
 
+from agent.config import default_modes
 from agent.model import Cause, Mechanism, PortFacts, ProcessFacts
-from agent.remediate import allocator, neighbour
-from agent.remediate.memory_numbers import memory, on_cpu
-from agent.remediate.quantities import size
+from agent.remediate import allocator, batch, neighbour
+from agent.remediate.memory_numbers import on_cpu
 from agent.remediate.situation import Situation
+
+OWN = frozenset(default_modes())
 
 
 def advise(cause: Cause, situation: Situation) -> tuple[str, ...]:
@@ -33,16 +35,22 @@ def _by_fault(cause: Cause, situation: Situation) -> tuple[str, ...]:
     if special is not None:
         return special(cause, situation)
     fixed = {
-        "config-invalid": "Correct the setting that vLLM names; the start fails the same way until then.",
-        "model-not-found": "Correct the model's name or path, or give access to it (HF_TOKEN, a mount).",
-        "engine-hang": "Look for a stuck collective or a hung card (dmesg for Xid), then restart.",
+        "config-invalid": "Change the setting that vLLM names in the command; the start fails the same way until then.",
+        "model-not-found": "Change the model's name or path in the command, or give access to it (HF_TOKEN, a mount).",
+        "engine-hang": "Look for a hung card or a stuck collective: `dmesg -T | grep -i xid`, `nvidia-smi`.",
+        "engine-dead": "Look at what the host did at that time: `dmesg -T | tail -50` (killed processes, Xid), "
+        "`nvidia-smi`, free memory and disk.",
     }
-    return (fixed.get(fault, f"Read the evidence of {fault}, then decide on a restart."), *_own(cause))
+    return (fixed[fault],) if fault in fixed else (*_own(cause), *_unknown(cause))
 
 
 def _own(cause: Cause) -> tuple[str, ...]:
-    """The catalogue's own remedies for this fault, as it states them."""
-    return tuple(f"{it.change} ({it.why})" for it in cause.finding.remedies if it.change)
+    """The catalogue's remedies that are no action of the agent, as it states them."""
+    return tuple(f"Try: {it.change} ({it.why})" for it in cause.finding.remedies if it.change and it.action not in OWN)
+
+
+def _unknown(cause: Cause) -> tuple[str, ...]:
+    return () if _own(cause) else (f"Find out why it ended: {cause.finding.summary.rstrip('.')}.",)
 
 
 def _memory(cause: Cause, situation: Situation) -> tuple[str, ...]:
@@ -50,27 +58,44 @@ def _memory(cause: Cause, situation: Situation) -> tuple[str, ...]:
     held = neighbour.holders(cause, situation)
     if mechanism in (Mechanism.NEIGHBOUR, Mechanism.ORPHAN) or cause.finding.fault == "gpu-memory-occupied":
         who = "; ".join(held) if held else "who holds the card could not be seen"
-        return (f"Free the card: {who}.", *_why_no_fit(cause, situation))
+        return (f"Free the card: {who}{_why_no_fit(cause, situation)}.",)
     if cause.finding.fault == "oom-load":
         return (
             "The weights do not fit the card: raise --tensor-parallel-size, use a quantised model or a "
             "larger card (never done automatically, since it changes the server).",
         )
-    lines = ["Lower --max-num-seqs, --max-num-batched-tokens or --gpu-memory-utilization."]
-    refused = allocator.refusal(situation)
+    reasons = []
+    refused = allocator.refusal(cause, situation)
     if mechanism is Mechanism.FRAGMENTATION and refused:
-        lines.append(f"Expandable segments were not set: {refused}.")
+        reasons.append(f"expandable segments were not set: {refused}")
     if not situation.can_append_flags:
-        lines.append("The command takes no appended flags, so this must be done in the command itself.")
-    requested = memory(cause).requested_bytes
-    if requested is not None:
-        lines.append(f"What failed was one request of {size(requested)}.")
-    return tuple(lines)
+        reasons.append("the agent cannot: the command takes no appended flags")
+    return (_smaller(situation).rstrip(".") + (f" ({'; '.join(reasons)})." if reasons else "."),)
 
 
-def _why_no_fit(cause: Cause, situation: Situation) -> tuple[str, ...]:
+def _smaller(situation: Situation) -> str:
+    """What is left to lower, with the values in force."""
+    settings = situation.settings
+    seqs, tokens = settings.max_num_seqs, settings.max_num_batched_tokens
+    room = settings.gpu_memory_utilization if not on_cpu(situation) else None
+    pool = "--gpu-memory-utilization" if not on_cpu(situation) else "VLLM_CPU_KVCACHE_SPACE"
+    low_seqs = seqs is not None and int(seqs.value) <= batch.FLOOR_SEQS
+    low_tokens = tokens is None or int(tokens.value) <= batch.FLOOR_TOKENS
+    pool += f" (now {room.value})" if room is not None else ""
+    if low_seqs and low_tokens:
+        return (
+            f"The batch is at its floor ({batch.FLOOR_SEQS} sequence, {batch.FLOOR_TOKENS} tokens a step), so it is "
+            f"not what is too large: lower {pool} or --max-model-len, use a smaller or quantised model, or raise "
+            "--tensor-parallel-size."
+        )
+    flags = ((batch.SEQS_FLAG, seqs), (batch.TOKENS_FLAG, tokens))
+    named = [f"{name} (now {it.value})" if it is not None else name for name, it in flags]
+    return f"Lower {', '.join(named)} or {pool} in the command."
+
+
+def _why_no_fit(cause: Cause, situation: Situation) -> str:
     reason = neighbour.fit_refusal(cause, situation)
-    return (f"The server was not fitted beside it: {reason}.",) if reason else ()
+    return f" (the server was not fitted beside it: {reason})" if reason else ""
 
 
 def _no_pool(cause: Cause, situation: Situation) -> tuple[str, ...]:

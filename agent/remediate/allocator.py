@@ -5,7 +5,8 @@ room, only not in one piece. Measured on an H200 (vLLM 0.25.1): request 1 GiB, r
 burst that killed the server was answered 100 of 100 with ``expandable_segments:True`` at the same batch. Not
 offered where vLLM refuses it (a KV connector: vllm/config/vllm.py "incompatible with
 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"; sleep mode: vllm/device_allocator/cumem.py asserts the
-same) or where it is in force already.
+same) or where it is in force already. Not handled: ROCm, whose PyTorch reads PYTORCH_HIP_ALLOC_CONF;
+there the batch is what is given up.
 
 There is no floor on the reserve here: diagnosis alone decides the mechanism, and a wrong guess costs one
 restart and no throughput.
@@ -23,7 +24,7 @@ from agent.remediate.quantities import size
 from agent.remediate.situation import Situation
 
 ACTION = "oom-expandable-segments"
-LEGACY, MODERN = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
+LEGACY, MODERN, HIP = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"
 OPTION = "expandable_segments"
 SWITCHES = {
     "--kv-transfer-config": "a KV connector",
@@ -32,8 +33,21 @@ SWITCHES = {
 }
 
 
-def refusal(situation: Situation) -> str | None:
+def refusal(cause: Cause, situation: Situation) -> str | None:
     """Why expandable segments may not be set here, or None."""
+    return _on_rocm(cause, situation) or _refusal(situation)
+
+
+def _on_rocm(cause: Cause, situation: Situation) -> str | None:
+    """Known by the build's version, the operator's variable, or the allocator's own words ("HIP out of memory")."""
+    versions = (situation.vllm_version, situation.settings.vllm_version)
+    signs = any("+rocm" in text for text in versions if text) or bool(situation.env.get(HIP))
+    if signs or any("HIP out of memory" in it.text for it in cause.finding.evidence):
+        return f"this is a ROCm build: {HIP} is not handled"
+    return None
+
+
+def _refusal(situation: Situation) -> str | None:
     cpu = on_cpu(situation)
     if cpu:
         return f"{cpu}: there is no CUDA allocator"
@@ -53,7 +67,7 @@ def plans(cause: Cause, situation: Situation, policy: Policy) -> tuple[Plan, ...
     """One plan, or none when the numbers do not say fragmentation or vLLM refuses the setting."""
     facts = memory(cause)
     requested, reserve = facts.requested_bytes, facts.reserved_unallocated_bytes
-    if cause.finding.mechanism is not Mechanism.FRAGMENTATION or refusal(situation) is not None:
+    if cause.finding.mechanism is not Mechanism.FRAGMENTATION or refusal(cause, situation) is not None:
         return ()
     if requested is not None and reserve is not None and reserve < requested:
         return ()
@@ -67,7 +81,7 @@ def plans(cause: Cause, situation: Situation, policy: Policy) -> tuple[Plan, ...
             delta=merged(situation.overrides, env=dict(env)),
             why=(*stated(facts), *_reasoning(requested, reserve)),
             precondition="vLLM allows expandable segments here and they are not in force",
-            check=refusal,
+            check=lambda now: refusal(cause, now),
             bounds=("the batch stays as it is", "other parts of the variable stay as the operator set them"),
             cost="one restart; no throughput given up",
             undo="remove the variable: agent overrides clear, then a restart",

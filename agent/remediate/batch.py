@@ -31,8 +31,8 @@ class Batch:
     short: str
 
 
-def smaller(situation: Situation, divisor: int, *, seqs_at_most: int | None = None) -> Batch | str:
-    """Both limits divided by ``divisor``, within bounds; a text says why nothing smaller exists.
+def smaller(situation: Situation, share: float, *, seqs_at_most: int | None = None) -> Batch | str:
+    """``share`` (below 1) of both limits, within bounds; a text says why nothing smaller exists.
 
     ``seqs_at_most`` further caps the sequences (warm-up runs with max-num-seqs dummy requests).
     """
@@ -46,14 +46,14 @@ def smaller(situation: Situation, divisor: int, *, seqs_at_most: int | None = No
     shorts: list[str] = []
     seqs = None
     if settings.max_num_seqs is not None and seqs_base is not None:
-        seqs = max(FLOOR_SEQS, seqs_base // divisor)
+        seqs = max(FLOOR_SEQS, int(seqs_base * share))
         seqs = seqs if seqs_at_most is None else min(seqs, max(FLOOR_SEQS, seqs_at_most))
         _note(settings.max_num_seqs, seqs, SEQS_FLAG, flags, why, shorts)
         bounds.append(f"max-num-seqs at least {FLOOR_SEQS}")
     if settings.max_num_batched_tokens is not None and tokens_base is not None:
         least, reasons = least_tokens(settings, seqs if seqs is not None else _number(settings.max_num_seqs))
         present = int(settings.max_num_batched_tokens.value)
-        tokens = min(present, max(tokens_base // divisor, least))
+        tokens = min(present, max(int(tokens_base * share), least))
         _note(settings.max_num_batched_tokens, tokens, TOKENS_FLAG, flags, why, shorts)
         bounds.append(f"max-num-batched-tokens at least {least}: {reasons}")
     if not flags:

@@ -71,7 +71,7 @@ def make_room(cause: Cause, situation: Situation, policy: Policy) -> tuple[Plan,
     if on_cpu(situation) or not situation.can_append_flags:
         return ()
     done = sum(1 for action in situation.previous if action.action in ("oom-reduce-batch", RAISE) and executed(action))
-    cut = batch.smaller(situation, 2, seqs_at_most=256)
+    cut = batch.smaller(situation, 0.5, seqs_at_most=256)
     if isinstance(cut, str) or done >= policy.budget_steps:
         return ()
     peak = "pool = utilisation x total - weights - activation peak: a smaller batch lowers the peak"

@@ -150,7 +150,7 @@ def _one_request(situation: Situation, old_pool: int) -> int:
 
 def _fit(cause: Cause, situation: Situation, policy: Policy) -> tuple[Plan, ...]:
     done = sum(1 for action in situation.previous if action.action == FIT and executed(action))
-    extra = batch.smaller(situation, 2) if done else None
+    extra = batch.smaller(situation, 0.5) if done else None
     reason = fit_refusal(cause, situation)
     new, present = fitted(cause, situation), utilization_now(cause, situation)
     flags: dict[str, str] = {}

@@ -22,6 +22,7 @@ from agent.remediate.book import Book
 from agent.remediate.execution import RUNS, Executor, Result
 from agent.remediate.failures import after_failure, unnamed
 from agent.remediate.guard import Guard, executed
+from agent.remediate.handover import Standing, handover
 from agent.remediate.hold import Holder
 from agent.remediate.plan import Plan
 from agent.remediate.planning import plan as make_plans
@@ -32,6 +33,9 @@ from agent.remediate.situation import Situation
 from agent.remediate.verification import Outcome, Verifier
 
 FIRST_SIGHT_SECONDS = 30.0
+# A plan whose precondition is gone is made anew with new numbers; a card that never rests must not spin here.
+MOST_REFUSALS = 6
+GIVEN_UP = frozenset({ActionState.FAILED, ActionState.ROLLED_BACK, ActionState.DENIED, ActionState.EXPIRED})
 
 
 class Remediator:
@@ -60,14 +64,12 @@ class Remediator:
         self._executor = (
             Executor(server, hands, view, ledger, guard, clock, self._holder) if hands is not None else None
         )
-        self._unfit = False
 
     async def pursue(self, incident: Incident, cause: Cause, source: SituationSource) -> Incident:
         """Repair ``cause``; returns the incident resolved or unresolved. Never raises for a fault of the
         server.
         """
         async with self._guard.lock(self._server):
-            self._unfit = False
             memoir.remember_cause(self._ledger, incident, cause)
             book = self._book(incident)
             await self._back_off(book)
@@ -80,7 +82,6 @@ class Remediator:
         marked interrupted and planned anew; nothing is executed twice.
         """
         async with self._guard.lock(self._server):
-            self._unfit = False
             book, cause = self._book(incident), memoir.recall_cause(self._ledger, incident)
             await self._first_sight()
             pending = next((it for it in reversed(incident.actions) if not it.state.final), None)
@@ -101,11 +102,11 @@ class Remediator:
 
     @property
     def stay_down(self) -> bool:
-        """True while the dead server must not be restarted unchanged (a start failure that needs a change, or
-        an open breaker): the watcher renews ``hold`` while this is true and the server is dead."""
+        """True while a dead server must not be started, because its breaker is open: the watcher renews
+        ``hold`` while this is true and the server is dead. It survives the agent, since the breaker does."""
         if self._executor is None or self._guard.policy.dry_run:
             return False
-        return self._unfit or self._guard.breaker_open(self._server) is not None
+        return self._guard.breaker_open(self._server) is not None
 
     # -- the loop ----------------------------------------------------------------------------------
 
@@ -132,12 +133,14 @@ class Remediator:
             if reason is not None:
                 self._propose(book, plans[:1])
                 return self._give_up(book, cause, situation, reason)
+            if _restless(book):
+                return self._nothing_left(book, cause, situation, "the situation changed before each remedy was begun")
             self._propose(book, tuple(it for it in plans if self._mode(it) is Mode.DRY_RUN))
             result = await self._next(book, plans, cause, source, asking=restored is not None)
             if result is None and restored is not None:
                 return self._resolved(book, restored, "; the change that would cure it was not approved")
             if result is None:
-                return self._give_up(book, cause, situation, self._nothing_left(book))
+                return self._nothing_left(book, cause, situation, self._why_none(book))
 
     async def _next(
         self, book: Book, plans: tuple[Plan, ...], cause: Cause, source: SituationSource, *, asking: bool
@@ -302,7 +305,7 @@ class Remediator:
 
     # -- ends --------------------------------------------------------------------------------------
 
-    def _nothing_left(self, book: Book) -> str:
+    def _why_none(self, book: Book) -> str:
         states = {it.state for it in book.incident.actions}
         if self._guard.policy.dry_run:
             return "dry run: proposed, not done"
@@ -320,11 +323,28 @@ class Remediator:
             book.update(result.action, result.action.state, outcome=outcome)
         return self._close(book, IncidentState.RESOLVED, f"{result.action.change}: {outcome}")
 
+    def _nothing_left(self, book: Book, cause: Cause, situation: Situation, reason: str) -> Incident:
+        """No safe remedy is left. A server that is down then stays down with an open breaker, until a person
+        says `agent breaker reset`: whatever would start it now has failed, was refused or is known to fail."""
+        tried = any(it.state in GIVEN_UP for it in book.incident.actions)
+        useless = restarting.may_help(cause, situation) is not None
+        acts = self._executor is not None and not self._guard.policy.dry_run
+        if acts and self._view.ended() and (tried or useless):
+            self._guard.open_breaker(self._server, f"{book.incident.fault}: {reason}")
+        return self._give_up(book, cause, situation, reason)
+
     def _give_up(self, book: Book, cause: Cause, situation: Situation, reason: str) -> Incident:
         """Hand over to a person, with what to do."""
-        self._unfit = restarting.may_help(cause, situation) is not None and self._view.ended()
         self._guard.gave_up(self._server, book.incident, reason)
-        note = ". ".join([reason, *(text.rstrip(".") for text in advise(cause, situation))]) + "."
+        standing = Standing(
+            down=self._view.ended(),
+            state=self._view.state(),
+            frozen=self._view.frozen(),
+            owned=self._executor is not None and situation.has_hands,
+            breaker=self._guard.breaker_open(self._server) is not None,
+            dry_run=self._guard.policy.dry_run,
+        )
+        note = handover(book.incident, reason, standing, advise(cause, situation))
         return self._close(book, IncidentState.UNRESOLVED, note)
 
     def _close(self, book: Book, state: IncidentState, note: str) -> Incident:
@@ -333,3 +353,7 @@ class Remediator:
 
     def _book(self, incident: Incident) -> Book:
         return Book(incident, self._ledger, self._clock, self._on_change)
+
+
+def _restless(book: Book) -> bool:
+    return sum(1 for it in book.incident.actions if it.state is ActionState.REFUSED) >= MOST_REFUSALS

@@ -6,8 +6,19 @@ and the utilisation with them. In graph capture: the pool has taken what the gra
 goes down first and the sequences only in later steps. At load only the weights count: no batch helps, see
 :mod:`agent.remediate.advice`.
 
-A stepping remedy: when the fault comes back, the next step starts from what this one left. Two halvings that
-did not hold show that the cost of a request was misjudged, so later steps quarter.
+How far down, a stepping remedy whose next step starts from what the last one left:
+
+* Half, because the message tells of one allocation in the middle of a step and not of those that would have come
+  after it. On an H200 the burst that had killed the server took 14.1 s with half the batch and 13.9 s with all of
+  it, while a step that does not hold costs every request in flight and a start of a minute. So at least half is
+  given up, even where the numbers would allow less.
+* Less than half where the numbers prove that half cannot hold. With A the activations in use (allocated by PyTorch
+  minus the KV pool; the weights are in it, which errs to the larger batch), R the request that failed, F what was
+  free or reserved: at most (A + F) / (A + R) of the step fits. Not below a quarter in one step, for a cost that grows
+  faster than the batch would make the formula overshoot.
+* The last step quarters: behind it stands a server that is down.
+
+So 64 goes 32, 16, 8, 2 and never past the batch that holds by more than half of it before the last step.
 """
 
 from __future__ import annotations
@@ -25,8 +36,7 @@ from agent.remediate.situation import Situation
 
 ACTION = "oom-reduce-batch"
 WARMUP_SEQS = 256
-HALVES, QUARTERS = 2, 4
-QUARTER_FROM_STEP = 3
+HALF, QUARTER = 0.5, 0.25
 
 
 def steps_done(situation: Situation) -> int:
@@ -39,12 +49,13 @@ def plans(cause: Cause, situation: Situation, policy: Policy) -> tuple[Plan, ...
     step = steps_done(situation) + 1
     if step > policy.budget_steps or not situation.can_append_flags or cause.finding.fault == "oom-load":
         return ()
-    batch, kept = _numbers(cause, situation, step)
+    share, proof = _share(cause, situation, last=1 < step == policy.budget_steps)
+    batch, kept = _numbers(cause, situation, step, share)
     flags = {**(batch.flags if isinstance(batch, Batch) else {}), **kept.flags}
     if isinstance(batch, str) and not kept.flags:
         return ()
     shorts = [batch.short if isinstance(batch, Batch) else "", kept.short]
-    why = batch.why if isinstance(batch, Batch) else (batch,)
+    why = (*proof, *batch.why) if isinstance(batch, Batch) else (batch,)
     return (
         Plan(
             action=ACTION,
@@ -62,19 +73,39 @@ def plans(cause: Cause, situation: Situation, policy: Policy) -> tuple[Plan, ...
     )
 
 
-def _numbers(cause: Cause, situation: Situation, step: int) -> tuple[Batch | str, pool.Memory]:
-    divisor = QUARTERS if step >= QUARTER_FROM_STEP else HALVES
+def _share(cause: Cause, situation: Situation, *, last: bool) -> tuple[float, tuple[str, ...]]:
+    """Which share of the batch is kept, and the arithmetic where it is not simply half."""
+    if last:
+        return QUARTER, ("the last step of this incident: a quarter, for behind it the server stays down",)
+    facts = memory(cause)
+    old, _ = pool.pool_bytes(situation)
+    requested, allocated = facts.requested_bytes, facts.allocated_bytes
+    if old is None or requested is None or allocated is None or allocated <= old:
+        return HALF, ()
+    used = allocated - old
+    room = (facts.free_bytes or 0) + (facts.reserved_unallocated_bytes or 0)
+    fits = (used + room) / (used + requested)
+    if fits >= HALF:
+        return HALF, ()
+    line = (
+        f"at most ({size(used)} in use beside the KV pool + {size(room)} free or reserved) / ({size(used)} + request "
+        f"{size(requested)}) = {fits:.2f} of the step fits: half cannot hold"
+    )
+    return max(QUARTER, fits), (line,)
+
+
+def _numbers(cause: Cause, situation: Situation, step: int, share: float) -> tuple[Batch | str, pool.Memory]:
     fault = cause.finding.fault
     if fault == "oom-cudagraph" and not on_cpu(situation):
         room = pool.lowered(cause, situation)
         if step == 1 and room.flags:
             return "the graphs need room beside the pool: the batch stays as it is in this step", room
-        return smaller(situation, divisor), room
+        return smaller(situation, share), room
     if fault == "oom-warmup":
-        return smaller(situation, divisor, seqs_at_most=WARMUP_SEQS), (
+        return smaller(situation, share, seqs_at_most=WARMUP_SEQS), (
             pool.held(cause, situation, step) if on_cpu(situation) else pool.lowered(cause, situation)
         )
-    return smaller(situation, divisor), pool.held(cause, situation, step)
+    return smaller(situation, share), pool.held(cause, situation, step)
 
 
 def _mechanism(cause: Cause) -> tuple[str, ...]:

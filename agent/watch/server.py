@@ -73,6 +73,7 @@ class ServerWatch:
         """Collect and react for ever."""
         try:
             await self.source.connect()
+            self._say_breaker()
             self._resume()
             bodies = {
                 **self.source.bodies(),
@@ -123,9 +124,15 @@ class ServerWatch:
         }
 
     async def after_reset(self) -> None:
-        """A person closed the breaker: a server that was kept down is started again. Raises LauncherError."""
+        """A person closed the breaker: a server that was kept down is started again. Raises LauncherError.
+
+        Down is also a process whose engine is dead. Where the launcher's own breaker was open it starts the server
+        itself; asking it a second time would end that start.
+        """
+        theirs = bool((await self.source.hands.status()).get("breaker_open")) if self.source.hands else False
         await self.source.reset()
-        if self.evidence.ended() and not self._pursuit.running:
+        down = self.evidence.ended() or self.evidence.state() is State.DEAD
+        if down and not theirs and not self._pursuit.running:
             await self._restart("breaker reset by a person")
 
     # -- what the sources bring ---------------------------------------------------------------------------
@@ -256,6 +263,15 @@ class ServerWatch:
         """Why nothing is started any more: the agent's own breaker, or the launcher's."""
         theirs = "the launcher's own starts failed too often" if self.evidence.status.get("breaker_open") else None
         return self._world.guard.breaker_open(self.name) or theirs
+
+    def _say_breaker(self) -> None:
+        """A breaker outlives the agent: whoever starts it again must hear that nothing is repaired."""
+        reason = self._world.guard.breaker_open(self.name)
+        if reason is not None:
+            self._world.narrator.line(
+                f"{self.name}: the circuit breaker is open ({reason}): nothing is repaired until a person says "
+                f"`agent breaker reset {self.name}`"
+            )
 
     def _down(self) -> bool:
         """Nothing listens: the launcher said that the process has ended."""

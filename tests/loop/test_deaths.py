@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
-from tests.loop.conftest import Start, only, serving
+from tests.loop.conftest import Start, only, order, serving
 from tests.support.load import Shape, run_burst
 
 BURST = Shape(requests=16, concurrency=16, max_tokens=60)
@@ -91,5 +92,38 @@ def test_a_fault_that_never_holds_opens_the_breaker_and_a_person_closes_it(start
 
     agent.wait(60, "the open breaker", broken)
     incident = agent.wait_incident(30, states=("unresolved",), index=len(agent.incidents()) - 1)
-    assert incident["note"], "a person is told what to do"
+    assert "stays down" in incident["note"] and "agent breaker reset" in incident["note"], incident["note"]
     assert agent.probe_status("/readyz") == 503
+    order(agent, "breaker", "reset")
+    serving(agent)
+    assert agent.status()["breaker_open"] is None  # type: ignore[index]
+
+
+def test_at_the_floor_it_stays_down_across_the_agent_and_a_reset_brings_it_back(start: Start) -> None:
+    """One sequence and 512 tokens are the least; what fails even there is a person's."""
+    agent = start(
+        *("--max-num-seqs", "2", "--max-num-batched-tokens", "512", "--num-gpu-blocks-override", "1024"),
+        *("--max-model-len", "8192", "--fault", "oom-above=0"),
+        settings={"breaker": {"failures": 50}, "budget": {"actions": 50}},
+    )
+    serving(agent)
+
+    def given_up() -> bool:
+        if agent.health():
+            run_burst(agent.url, Shape(requests=1, max_tokens=8))
+        return any(one["state"] == "unresolved" for one in agent.incidents())
+
+    agent.wait(60, "the end of all remedies", given_up)
+    note = agent.incidents()[0]["note"]
+    assert "batch is at its floor (1 sequence, 512 tokens a step)" in note, note
+    deaths = len(agent.exits())
+    watcher = agent.watcher_process()
+    assert watcher is not None
+    os.kill(watcher.pid, signal.SIGKILL)
+    agent.wait(20, "the watcher's return", lambda: agent.watcher_process() not in (None, watcher))
+    agent.wait(20, "its word on the breaker", lambda: agent.status() and agent.status()["breaker_open"])
+    time.sleep(4)
+    assert len(agent.exits()) == deaths and not agent.health(), "started again although its breaker is open"
+    assert (agent.probe_status("/livez"), agent.probe_status("/readyz")) == (200, 503)
+    order(agent, "breaker", "reset")
+    serving(agent)

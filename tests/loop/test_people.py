@@ -39,6 +39,12 @@ def test_a_denied_action_is_not_taken(start: Start) -> None:
     done = agent.wait_incident(30, states=("unresolved",))
     assert done["actions"][0]["state"] == "denied"
     assert len(agent.exits()) == 1, "a start that must fail again is not repeated"
+    assert "agent breaker reset" in done["note"]
+    order(agent, "breaker", "reset")
+    again = agent.wait_incident(30, index=1, states=("awaiting-approval",))
+    assert again["class"] == "kv-cache-too-small" and len(agent.exits()) == 2
+    order(agent, "approve", again["id"])
+    serving(agent)
 
 
 def test_frozen_nothing_is_done_until_thawed(start: Start) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from agent.model import Action, ActionState, Change, Mechanism, MemoryFacts, Mode, OccupancyFacts
-from agent.remediate import plan
+from agent.model import Action, ActionState, Change, Evidence, Mechanism, MemoryFacts, Mode, OccupancyFacts
+from agent.remediate import advise, plan
 from tests.repairs.world import (
     GIB,
     H200,
@@ -128,12 +128,61 @@ def test_a_full_card_gives_up_pool_as_well():
     assert POOL - 3 * GIB < pool < POOL - 2 * GIB
 
 
-def test_later_steps_quarter_and_the_fifth_does_not_exist():
+def test_the_last_step_quarters_and_the_fifth_does_not_exist():
     previous = (step("oom-reduce-batch"), step("oom-reduce-batch", change="y"))
     third = plan(BATCH, situation(previous=previous))[0]
-    assert dict(third.delta.flags)["--max-num-seqs"] == "256"
+    assert dict(third.delta.flags)["--max-num-seqs"] == "512"
     assert int(dict(third.delta.flags)["--kv-cache-memory-bytes"]) < POOL
+    last = plan(BATCH, situation(previous=(*previous, step("oom-reduce-batch", change="z"))))[0]
+    assert dict(last.delta.flags)["--max-num-seqs"] == "256" and any("last step" in line for line in last.why)
     assert plan(BATCH, situation(previous=previous * 2)) == ()
+
+
+def test_numbers_that_prove_half_too_much_lead_further_down_at_once():
+    """In use beside the pool 8 GiB, request 16 GiB, 0.7 GiB free or reserved: 8.7 of 24 GiB fit, a share of 0.36."""
+    facts = msgspec.structs.replace(
+        OWN_OOM,
+        requested_bytes=16 * GIB,
+        allocated_bytes=POOL + 8 * GIB,
+        free_bytes=GIB // 2,
+        reserved_unallocated_bytes=GIB // 5,
+    )
+    first = plan(cause("oom-serving", mechanism=Mechanism.BATCH, facts=facts), situation())[0]
+    flags = dict(first.delta.flags)
+    assert (flags["--max-num-seqs"], flags["--max-num-batched-tokens"]) == ("371", "23756")
+    assert any("= 0.36 of the step fits: half cannot hold" in line for line in first.why)
+
+
+@pytest.mark.parametrize("allocated", [None, POOL, POOL - GIB])
+def test_without_usable_numbers_the_batch_is_halved(allocated):
+    facts = msgspec.structs.replace(OWN_OOM, requested_bytes=64 * GIB, allocated_bytes=allocated)
+    first = plan(cause("oom-serving", mechanism=Mechanism.BATCH, facts=facts), situation())[0]
+    assert dict(first.delta.flags)["--max-num-seqs"] == "512"
+
+
+def test_one_step_never_goes_below_a_quarter_by_the_numbers():
+    facts = msgspec.structs.replace(
+        OWN_OOM, requested_bytes=100 * GIB, allocated_bytes=POOL + GIB, free_bytes=0, reserved_unallocated_bytes=0
+    )
+    first = plan(cause("oom-serving", mechanism=Mechanism.BATCH, facts=facts), situation())[0]
+    assert dict(first.delta.flags)["--max-num-seqs"] == "256"
+
+
+def test_rocm_is_said_to_be_not_handled():
+    signs = (
+        situation(vllm_version="0.25.1+rocm700"),
+        situation(env={"PYTORCH_HIP_ALLOC_CONF": "max_split_size_mb:64"}),
+    )
+    for here in signs:
+        assert plan(FRAGMENTED, here)[0].action == "oom-reduce-batch"
+        assert "PYTORCH_HIP_ALLOC_CONF is not handled" in advise(FRAGMENTED, here)[0]
+    words = msgspec.structs.replace(
+        FRAGMENTED,
+        finding=msgspec.structs.replace(
+            FRAGMENTED.finding, evidence=(Evidence(source="log", where="log:1", text="HIP out of memory. Tried"),)
+        ),
+    )
+    assert plan(words, situation())[0].action == "oom-reduce-batch"
 
 
 def test_the_step_that_died_is_halved_when_the_engine_tells_its_size():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
+
 from agent.errors import LauncherError
 from agent.model import (
     ActionState,
@@ -22,6 +25,7 @@ from tests.repairs.world import (
     agent,
     cause,
     dead_world,
+    known,
     situation,
 )
 
@@ -70,6 +74,24 @@ async def test_a_batch_is_stepped_down_until_it_holds_and_kept(tmp_path):
     assert seqs(world.overrides) == 256
     assert "1024 -> 512" in done.actions[0].change and "512 -> 256" in done.actions[1].change
     assert "the server died again" in (done.actions[0].outcome or "") or "came again" in (done.actions[0].outcome or "")
+
+
+@pytest.mark.parametrize(
+    ("configured", "fits", "ends_at"), [(64, 8, 8), (64, 9, 8), (32, 8, 8), (16, 8, 8), (64, 63, 32), (64, 3, 2)]
+)
+async def test_the_batch_converges_within_its_steps_and_does_not_fall_far_below_what_fits(
+    tmp_path, configured, fits, ends_at
+):
+    base = situation(msgspec.structs.replace(H200, max_num_seqs=known(configured)))
+
+    def life(change: Change, _: int) -> Life:
+        held = int(dict(change.flags).get("--max-num-seqs", configured)) <= fits
+        return Life(dies_after=None if held else 40.0, of=OOM)
+
+    world = dead_world(life, OOM, base=base)
+    done = await agent(world, tmp_path).repair(OOM)
+    assert done.state is IncidentState.RESOLVED and len(done.actions) <= 4
+    assert seqs(world.overrides) == ends_at
 
 
 async def test_a_death_during_the_proof_is_seen_at_once(tmp_path):
