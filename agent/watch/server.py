@@ -68,6 +68,7 @@ class ServerWatch:
         self._pursuit = OneTask(self._broke_off)
         self._silence = Silence(world.clock, FATAL_GRACE_SECONDS)
         self._held_at: float | None = None
+        self._dead_start: int | None = None
 
     async def run(self) -> None:
         """Collect and react for ever."""
@@ -250,6 +251,7 @@ class ServerWatch:
         """A thaw takes up again what the freeze had left undone."""
         thawed = self.evidence.frozen() and not frozen
         self.evidence.saw_freeze(frozen)
+        self._dead_start = None if thawed else self._dead_start
         record = self.evidence.exit
         if thawed and record is not None and self.evidence.ended() and not self._pursuit.running:
             await self._react(record)
@@ -284,8 +286,10 @@ class ServerWatch:
 
     def _dead_without_exit(self) -> None:
         """/health says that the engine is dead, no line said why, and the process stays."""
-        owned = self.source.hands is not None
-        if owned and self.evidence.state() is State.DEAD and not self.evidence.ended() and self.keeper.active is None:
+        here = self.source.hands is not None and self.evidence.state() is State.DEAD and not self.evidence.ended()
+        start = self.evidence.start_seq()
+        if here and self.keeper.active is None and self._dead_start != start:
+            self._dead_start = start  # once: what was not repaired then (the breaker is open, say) waits for a person
             self._open_early(*dead_engine(self.evidence.standing.reason))
 
     def _found_dead(self) -> None:
