@@ -86,8 +86,9 @@ class ServerEvidence:
         self._after(self._liveness.saw_health(health))
 
     def saw_scrape(self, scrape: Scrape | NotMeasured) -> None:
-        """One round of ``/metrics``."""
+        """One round of ``/metrics``; a repair that waits for a counter looks again."""
         self.scrape = scrape
+        self._wake()
 
     def saw_freeze(self, frozen: bool) -> None:
         """``agent freeze`` came into force or was lifted."""

@@ -77,7 +77,9 @@ class LauncherSide:
             self._found_dead = last
         stored = self._world.journal.kv_get(self._seen_key)
         self._seen = min(int(stored), self._history) if stored is not None else self._history
+        self._world.journal.kv_set(self._seen_key, str(self._seen))
         await self._took(status)
+        self._watched.evidence.saw_child(_child(status))
 
     async def _first_status(self) -> Mapping[str, Any]:
         said = ""
@@ -94,13 +96,10 @@ class LauncherSide:
             await self._world.clock.sleep(CONNECT_SECONDS)
 
     async def _took(self, status: Mapping[str, Any]) -> None:
-        """Take what a status says, unless events have told more since it was made."""
+        """What a status says beside the server's life: of that the events tell, in the order of things."""
         self._stream.answered()
-        evidence = self._watched.evidence
-        evidence.status = status
+        self._watched.evidence.status = status
         await self._address(self._spec.url or status.get("url"))
-        if _number(status, "event_seq") >= self._seen:
-            evidence.saw_child(_child(status))
 
     async def _address(self, url: object) -> None:
         """The client of the server; a launcher started with another command may have another port."""
