@@ -7,6 +7,7 @@ should do.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from agent.errors import AgentError
@@ -39,6 +40,15 @@ class Holder:
             await self._hands.hold(seq, HOLD_SECONDS)
         except AgentError:
             return
+
+    async def release(self) -> None:
+        """The agent will do nothing about this death: the launcher's own policy decides at once."""
+        seq = self._view.exit_seq()
+        if self._hands is None or seq is None or not self._view.ended():
+            return
+        self._renewed = None
+        with contextlib.suppress(AgentError):
+            await self._hands.hold(seq, 0.0)
 
     async def pause(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
         """Wait on hold; ends early when ``until`` says so (looked at every 20 s at least)."""

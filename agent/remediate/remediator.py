@@ -73,7 +73,7 @@ class Remediator:
             memoir.remember_cause(self._ledger, incident, cause)
             book = self._book(incident)
             await self._back_off(book)
-            return await self._work(book, cause, source, None)
+            return await self._let_go(await self._work(book, cause, source, None))
 
     async def resume(self, incident: Incident, source: SituationSource) -> Incident:
         """Go on with an incident that was open when the agent ended.
@@ -87,9 +87,9 @@ class Remediator:
             pending = next((it for it in reversed(incident.actions) if not it.state.final), None)
             if pending is not None:
                 result = await self._resume_action(book, pending, cause, source)
-                return await self._work(book, cause, source, result)
+                return await self._let_go(await self._work(book, cause, source, result))
             if self._view.ended() or self._view.state() not in RUNS:
-                return await self._work(book, await self._named(book, cause), source, None)
+                return await self._let_go(await self._work(book, await self._named(book, cause), source, None))
             return await self._already_back(book, cause, source)
 
     def approve(self, action_id: str, actor: str) -> Action:
@@ -141,6 +141,12 @@ class Remediator:
                 return self._resolved(book, restored, "; the change that would cure it was not approved")
             if result is None:
                 return self._nothing_left(book, cause, situation, self._why_none(book))
+
+    async def _let_go(self, incident: Incident) -> Incident:
+        """A server that is left dead without an open breaker is the launcher's again, and at once."""
+        if not self.stay_down:
+            await self._holder.release()
+        return incident
 
     async def _next(
         self, book: Book, plans: tuple[Plan, ...], cause: Cause, source: SituationSource, *, asking: bool

@@ -270,3 +270,16 @@ async def test_with_no_room_to_fit_the_wait_is_long_and_the_hold_renewed(tmp_pat
     done = await agent(world, tmp_path).repair(OCCUPIED)
     assert [(it.action, it.state) for it in done.actions] == [("wait-for-memory", ActionState.VERIFIED)]
     assert len(world.did("hold")) >= 29
+
+
+async def test_a_dry_run_gives_the_dead_server_back_to_the_launcher_at_once(tmp_path):
+    world = dead_world(lambda change, n: Life(), DEAD)
+    holds: list[float] = []
+
+    async def hold(exit_seq: int, seconds: float) -> None:
+        holds.append(seconds)
+
+    world.hold = hold
+    done = await agent(world, tmp_path, Policy(dry_run=True)).repair(DEAD)
+    assert done.state is IncidentState.UNRESOLVED and world.did("restart") == []
+    assert holds[-1] == 0.0
