@@ -22,7 +22,9 @@ from agent.watch.narrate import Narrator
 from agent.watch.server import ServerWatch
 from agent.watch.world import Current, ServerSpec, World
 
-QUIET = Config(poll_seconds=0.05, backoff_seconds=(0,), verify=Verify(hold_seconds=0, serving_seconds=5))
+QUIET = Config(
+    poll_seconds=0.05, backoff_seconds=(0,), verify=Verify(hold_seconds=0, serving_seconds=5, request_seconds=1)
+)
 CATALOGUE = load_catalogue()
 
 
