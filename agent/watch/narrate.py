@@ -63,6 +63,23 @@ class Narrator:
             self._said.pop(key, None)
 
 
+class Troubles:
+    """What the agent itself cannot do, said when it begins, when its reason changes and when it ends."""
+
+    def __init__(self, narrator: Narrator) -> None:
+        self._narrator = narrator
+        self._said: dict[str, str] = {}
+
+    def saw(self, what: str, error: str | None, meanwhile: str) -> None:
+        """``error`` None = it works."""
+        if error is None:
+            if self._said.pop(what, None) is not None:
+                self._narrator.line(f"{what} works again")
+        elif self._said.get(what) != error:
+            self._said[what] = error
+            self._narrator.line(f"{what} fails: {error} ({meanwhile})")
+
+
 def _incident_lines(incident: Incident) -> list[str]:
     mechanism = f" ({incident.mechanism.value})" if incident.mechanism else ""
     head = f"{STATES[incident.state]} {incident.id} {incident.severity.value} {incident.fault}{mechanism}"

@@ -24,7 +24,7 @@ from agent.model import Action, Clock, Incident, SystemClock, rfc3339
 from agent.notify import Dispatcher, build_notifiers
 from agent.remediate import Guard, Policy
 from agent.serve import AgentMetrics, start_api
-from agent.watch.narrate import Narrator
+from agent.watch.narrate import Narrator, Troubles
 from agent.watch.report import Report
 from agent.watch.server import ServerWatch
 from agent.watch.specs import CommandLine, settings_of, specs_of
@@ -58,6 +58,7 @@ class Watcher:
         self._clock = clock
         self._started_at = rfc3339(clock.now())
         self._narrator = Narrator(out, clock)
+        self._troubles = Troubles(self._narrator)
         self._metrics = AgentMetrics(clock)
         self._guard = Guard(journal, clock, Policy.from_settings(settings))
         self._dispatcher = Dispatcher(journal, build_notifiers(settings), clock, observe=self._metrics.notification)
@@ -112,8 +113,11 @@ class Watcher:
     async def _upkeep(self) -> None:
         self._journal.retry()
         self._metrics.set_journal(self._journal.healthy)
+        self._troubles.saw("the journal", self._journal.last_error, "it is kept in memory and written later")
         for notifier in self._dispatcher.status():
             self._metrics.set_notifications_pending(notifier.name, notifier.pending)
+            waiting = f"{notifier.pending} wait, {notifier.parked} are given up"
+            self._troubles.saw(notifier.name, notifier.error, waiting)
         self._metrics.set_frozen(any(watch.evidence.frozen() for watch in self._servers.values()))
 
     def _token(self) -> str | None:
