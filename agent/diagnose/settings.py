@@ -44,6 +44,17 @@ _ENGINE = {
     "model": r"\bmodel='([^']+)'",
 }
 
+# Milestone, setting, pattern: first what is stated in GiB (the weights' line says GB in old versions and means GiB).
+_SIZES = (
+    ("pool", "kv_pool_bytes", r"memory: *(-?\d+(?:\.\d+)?) GiB|set \((\d+(?:\.\d+)?)/"),
+    ("loaded", "weights_bytes", r"took *(\d+(?:\.\d+)?) *Gi?B"),
+)
+_COUNTS = (
+    ("batched-tokens", "max_num_batched_tokens", r"max_num_batched_tokens=(\d+)"),
+    ("pool-size", "kv_pool_tokens", r"KV cache size: *(\d[\d,]*) tokens"),
+    ("model-length", "max_model_len", r"max model len (\d+)"),
+)
+
 
 def effective_settings(start: Start, context: Context) -> EffectiveSettings:
     """All settings that the log, the command or a known default state."""
@@ -73,27 +84,18 @@ def _put(found: dict[str, Setting], name: str, value: Value | None, source: str)
 def _from_lines(start: Start, found: dict[str, Setting]) -> None:
     lines = start.settings
     if "batched-tokens" in lines:
-        text, where = lines["batched-tokens"]
-        _put(found, "chunked_prefill", True, where)
-        if match := re.search(r"max_num_batched_tokens=(\d+)", text):
-            _put(found, "max_num_batched_tokens", int(match.group(1)), where)
-    if "pool" in lines:
-        text, where = lines["pool"]
-        if match := re.search(r"memory: *(-?[\d.]+) GiB|set \(([\d.]+)/", text):
-            _put(found, "kv_pool_bytes", round(float(match.group(1) or match.group(2)) * _GIB), where)
-    if "pool-size" in lines:
-        text, where = lines["pool-size"]
-        if match := re.search(r"KV cache size: *([\d,]+) tokens", text):
-            _put(found, "kv_pool_tokens", int(match.group(1).replace(",", "")), where)
+        _put(found, "chunked_prefill", True, lines["batched-tokens"][1])
     if "engine" in lines:
         text, where = lines["engine"]
         for name, pattern in _ENGINE.items():
             if match := re.search(pattern, text):
                 _put(found, name, _value(match.group(1)), where)
-    if "model-length" in lines:
-        text, where = lines["model-length"]
-        if match := re.search(r"max model len (\d+)", text):
-            _put(found, "max_model_len", int(match.group(1)), where)
+    for line, name, pattern in (*_SIZES, *_COUNTS):
+        text, where = lines.get(line, ("", ""))
+        if match := re.search(pattern, text):
+            number = next(group for group in match.groups() if group is not None).replace(",", "")
+            value = round(float(number) * _GIB) if (line, name, pattern) in _SIZES else int(number)
+            _put(found, name, value, where)
 
 
 def _from_arguments(start: Start, found: dict[str, Setting]) -> None:

@@ -39,6 +39,7 @@ class EffectiveSettings(msgspec.Struct, frozen=True, kw_only=True):
     gpu_memory_utilization: Setting | None = None
     kv_pool_bytes: Setting | None = None
     kv_pool_tokens: Setting | None = None
+    weights_bytes: Setting | None = None
     chunked_prefill: Setting | None = None
     enforce_eager: Setting | None = None
     tensor_parallel_size: Setting | None = None

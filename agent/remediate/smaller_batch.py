@@ -13,9 +13,9 @@ How far down, a stepping remedy whose next step starts from what the last one le
   it, while a step that does not hold costs every request in flight and a start of a minute. So at least half is
   given up, even where the numbers would allow less.
 * Less than half where the numbers prove that half cannot hold. With A the activations in use (allocated by PyTorch
-  minus the KV pool; the weights are in it, which errs to the larger batch), R the request that failed, F what was
-  free or reserved: at most (A + F) / (A + R) of the step fits. Not below a quarter in one step, for a cost that grows
-  faster than the batch would make the formula overshoot.
+  minus KV pool and weights; weights that the log does not state stay in it, which errs to the larger batch), R the
+  request that failed, F what was free or reserved: at most (A + F) / (A + R) of the step fits. Not below a quarter in
+  one step, for a cost that grows faster than the batch would make the formula overshoot.
 * The last step quarters: behind it stands a server that is down.
 
 So 64 goes 32, 16, 8, 2 and never past the batch that holds by more than half of it before the last step.
@@ -80,15 +80,18 @@ def _share(cause: Cause, situation: Situation, *, last: bool) -> tuple[float, tu
     facts = memory(cause)
     old, _ = pool.pool_bytes(situation)
     requested, allocated = facts.requested_bytes, facts.allocated_bytes
-    if old is None or requested is None or allocated is None or allocated <= old:
+    loaded = situation.settings.weights_bytes
+    weights = int(loaded.value) if loaded is not None else 0
+    if old is None or requested is None or allocated is None or allocated <= old + weights:
         return HALF, ()
-    used = allocated - old
+    used = allocated - old - weights
     room = (facts.free_bytes or 0) + (facts.reserved_unallocated_bytes or 0)
     fits = (used + room) / (used + requested)
     if fits >= HALF:
         return HALF, ()
+    beside = "weights and KV pool" if weights else "KV pool"
     line = (
-        f"at most ({size(used)} in use beside the KV pool + {size(room)} free or reserved) / ({size(used)} + request "
+        f"at most ({size(used)} in use beside {beside} + {size(room)} free or reserved) / ({size(used)} + request "
         f"{size(requested)}) = {fits:.2f} of the step fits: half cannot hold"
     )
     return max(QUARTER, fits), (line,)

@@ -17,6 +17,7 @@ def test_the_log_states_them() -> None:
     assert found.vllm_version == "0.25.1"
     assert found.max_num_batched_tokens == Setting(value=8192, source="vllm.log:11")
     assert found.kv_pool_bytes is not None and found.kv_pool_bytes.value == round(66.55 * GIB)
+    assert found.weights_bytes == Setting(value=round(2.32 * GIB), source="vllm.log:22")
     assert found.gpu_memory_utilization == Setting(value=0.5, source="vllm.log:7")
     assert found.max_model_len is not None and found.max_model_len.value == 8192
     assert found.model is not None and found.model.value == "/models/m1b"
@@ -33,6 +34,16 @@ def test_the_command_line_fills_the_rest_and_its_last_flag_wins() -> None:
     assert found.tensor_parallel_size is not None and found.tensor_parallel_size.value == 2
     assert found.enforce_eager == Setting(value=True, source="argv")
     assert found.kv_connector == Setting(value="NixlConnector", source="argv")
+
+
+def test_a_number_that_is_none_is_no_size() -> None:
+    found = session("INFO Available KV cache memory: 1.2.3 GiB\nINFO Model loading took 1..2 GiB\n").settings()
+    assert found.kv_pool_bytes is None and found.weights_bytes is None
+
+
+def test_the_weights_of_older_versions_are_read() -> None:
+    found = session("INFO 01-01 00:00:00 model_runner.py:1110] Loading model weights took 14.9888 GB\n").settings()
+    assert found.weights_bytes is not None and found.weights_bytes.value == round(14.9888 * GIB)
 
 
 def test_nothing_stated_is_nothing_known() -> None:

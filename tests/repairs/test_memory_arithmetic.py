@@ -153,6 +153,21 @@ def test_numbers_that_prove_half_too_much_lead_further_down_at_once():
     assert any("= 0.36 of the step fits: half cannot hold" in line for line in first.why)
 
 
+def test_weights_that_the_log_states_are_no_activations():
+    """12 GiB beside the pool, 8 of them weights: 4 GiB of activations, and (4 + 0.7) of (4 + 8) GiB fit."""
+    facts = msgspec.structs.replace(
+        OWN_OOM,
+        requested_bytes=8 * GIB,
+        allocated_bytes=POOL + 12 * GIB,
+        free_bytes=GIB // 2,
+        reserved_unallocated_bytes=GIB // 5,
+    )
+    full = cause("oom-serving", mechanism=Mechanism.BATCH, facts=facts)
+    loaded = msgspec.structs.replace(H200, weights_bytes=known(8 * GIB))
+    assert dict(plan(full, situation())[0].delta.flags)["--max-num-seqs"] == "512"
+    assert dict(plan(full, situation(loaded))[0].delta.flags)["--max-num-seqs"] == "401"
+
+
 @pytest.mark.parametrize("allocated", [None, POOL, POOL - GIB])
 def test_without_usable_numbers_the_batch_is_halved(allocated):
     facts = msgspec.structs.replace(OWN_OOM, requested_bytes=64 * GIB, allocated_bytes=allocated)
