@@ -61,7 +61,7 @@ def _state(standing: Standing, reason: str) -> str:
     if standing.frozen:
         return _sentence(f"The server is DOWN and stays down while frozen: {reason}")
     if standing.owned:
-        return _sentence(f"The server is DOWN; the launcher starts it again by itself within a minute: {reason}")
+        return _sentence(f"The server is DOWN; the launcher starts it again by its own policy: {reason}")
     return _sentence(f"The server is DOWN: {reason}")
 
 

@@ -17,7 +17,7 @@ import msgspec
 from agent.model import Action, ActionState, Cause, Clock, Incident, IncidentState, Mode, Retry, State
 from agent.remediate import memoir, restarting
 from agent.remediate.advice import advise
-from agent.remediate.approvals import Approvals
+from agent.remediate.approvals import Approvals, expired
 from agent.remediate.book import Book
 from agent.remediate.execution import RUNS, Executor, Result
 from agent.remediate.failures import after_failure, unnamed
@@ -85,12 +85,12 @@ class Remediator:
             book, cause = self._book(incident), memoir.recall_cause(self._ledger, incident)
             await self._first_sight()
             pending = next((it for it in reversed(incident.actions) if not it.state.final), None)
-            if pending is not None:
-                result = await self._resume_action(book, pending, cause, source)
-                return await self._let_go(await self._work(book, cause, source, result))
-            if self._view.ended() or self._view.state() not in RUNS:
-                return await self._let_go(await self._work(book, await self._named(book, cause), source, None))
-            return await self._already_back(book, cause, source)
+            result = await self._resume_action(book, pending, cause, source) if pending is not None else None
+            if result is None and self._back():
+                return await self._already_back(book, cause, source)
+            if result is None:
+                cause = await self._named(book, cause)
+            return await self._let_go(await self._work(book, cause, source, result))
 
     def approve(self, action_id: str, actor: str) -> Action:
         """A person allows a pending action. Raises AgentError when it is unknown, decided or expired."""
@@ -218,6 +218,11 @@ class Remediator:
         if action.state is ActionState.AWAITING_APPROVAL:
             action = await self._await_decision(book, action, cause, source)
         if action.state is ActionState.APPROVED:
+            late = self._too_late(action)
+            if late is not None:
+                state, why = late
+                book.update(action, state, outcome=why)
+                return None
             return await self._resume_approved(book, action, cause, source)
         if action.state not in (ActionState.RUNNING, ActionState.VERIFYING):
             return None
@@ -229,6 +234,17 @@ class Remediator:
             book.update(action, ActionState.INTERRUPTED, outcome=cut)
             return None
         return await self._executor.prove(book, action, self._view.start_seq() - 1)
+
+    def _too_late(self, action: Action) -> tuple[ActionState, str] | None:
+        """What was decided long ago is not done to a server that has come back since."""
+        if action.expires_at is not None and expired(action, self._clock):
+            return ActionState.EXPIRED, "approved, but the agent was away until the approval expired"
+        if action.mode is Mode.AUTO and self._back():
+            return ActionState.INTERRUPTED, "the server was started again before this was done"
+        return None
+
+    def _back(self) -> bool:
+        return not self._view.ended() and self._view.state() in RUNS
 
     async def _resume_approved(
         self, book: Book, action: Action, cause: Cause, source: SituationSource

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
-from agent.model import Action, ActionState, CacheFacts, Change, Incident, IncidentState, Mechanism, Retry
-from tests.repairs.world import GIB, OWN_OOM, Agent, Life, World, agent, cause, dead_world
+from agent.model import Action, ActionState, CacheFacts, Change, Incident, IncidentState, Mechanism, Mode, Retry
+from agent.remediate import Policy
+from tests.repairs.world import GIB, MODES, OWN_OOM, Agent, Life, World, agent, cause, dead_world, situation
 
 OOM = cause("oom-serving", mechanism=Mechanism.BATCH, facts=OWN_OOM)
 DEAD = cause("engine-dead", retry=Retry.MAY)
@@ -200,3 +202,90 @@ async def test_a_server_that_died_again_while_no_agent_watched_is_pursued(tmp_pa
     _, done = await reborn(world, tmp_path, left)
     assert done.state is IncidentState.RESOLVED
     assert [it.action for it in done.actions] == ["oom-reduce-batch"]
+
+
+async def test_the_budget_counts_what_an_earlier_life_of_the_agent_did(tmp_path):
+    world = dead_world(well, DEAD)
+    policy = Policy(budget_actions=2)
+    for _ in range(2):
+        run = agent(world, tmp_path, policy)
+        assert (await run.repair(DEAD)).state is IncidentState.RESOLVED
+        run.journal.close()
+        world.kill(DEAD)
+    run = agent(world, tmp_path, policy)
+    third = await run.repair(DEAD)
+    assert third.state is IncidentState.UNRESOLVED and "budget of 2" in (third.note or "")
+    assert len(world.did("restart")) == 2 and run.remediator.stay_down
+    run.guard.reset_breaker("s")
+    assert (await run.repair(DEAD)).state is IncidentState.RESOLVED
+
+
+async def test_an_approval_is_not_acted_on_after_its_time_though_it_was_given(tmp_path):
+    world = dead_world(well, SMALL, served=False)
+    left = await approved_then_killed(world, tmp_path)
+    world.clock.seconds += 4000
+    _, done = await reborn(world, tmp_path, left)
+    assert done.actions[0].state is ActionState.EXPIRED and world.did("restart", "set-overrides") == []
+    assert done.state is IncidentState.UNRESOLVED
+
+
+async def test_an_approval_that_was_given_in_time_is_carried_out_by_the_next_life(tmp_path):
+    world = dead_world(well, SMALL, served=False)
+    left = await approved_then_killed(world, tmp_path)
+    _, done = await reborn(world, tmp_path, left)
+    assert [(it.actor, it.state) for it in done.actions] == [("ada", ActionState.VERIFIED)]
+    assert len(world.did("restart")) == 1
+
+
+async def approved_then_killed(world: World, folder) -> Incident:
+    left = await die_at(agent(world, folder), SMALL, ActionState.AWAITING_APPROVAL)
+    run = agent(world, folder)
+    given = msgspec.structs.replace(left.actions[0], state=ActionState.APPROVED, actor="ada")
+    left = msgspec.structs.replace(left, actions=(given,))
+    run.journal.save_incident(left)
+    run.journal.close()
+    return left
+
+
+async def test_what_was_decided_before_the_death_is_not_done_to_a_server_that_is_back(tmp_path):
+    world = dead_world(well, OOM)
+    left = await die_at(agent(world, tmp_path), OOM, ActionState.APPROVED)
+    world.begin()
+    world.clock.seconds += 600
+    _, done = await reborn(world, tmp_path, left)
+    assert done.state is IncidentState.RESOLVED and done.actions[0].state is ActionState.INTERRUPTED
+    assert world.did("restart", "set-overrides") == []
+
+
+async def test_a_half_made_change_is_proven_first_where_the_launcher_has_started_the_server(tmp_path):
+    world = dead_world(well, OOM)
+    left = await die_at(agent(world, tmp_path), OOM, ActionState.RUNNING)
+    world.begin()
+    world.clock.seconds += 600
+    _, done = await reborn(world, tmp_path, left)
+    assert done.state is IncidentState.RESOLVED and done.actions[0].state is ActionState.INTERRUPTED
+    assert world.did("restart", "set-overrides") == []
+
+
+async def test_overrides_that_a_person_changed_before_an_approved_change_refuse_the_old_arithmetic(tmp_path):
+    base = situation(modes={**MODES, "oom-reduce-batch": Mode.APPROVE, "restart": Mode.OFF})
+    world = dead_world(well, OOM, base=base)
+    run = agent(world, tmp_path)
+    task = asyncio.create_task(run.repair(OOM))
+    for _ in range(2000):
+        await asyncio.sleep(0)
+        waits = [it for it in run.seen[-1].actions if it.state is ActionState.AWAITING_APPROVAL] if run.seen else []
+        if waits:
+            break
+    world.overrides = Change(flags=(("--max-num-seqs", "100"),))
+    run.remediator.approve(waits[0].id, "ada")
+    for _ in range(2000):
+        await asyncio.sleep(0)
+        again = [it for it in run.seen[-1].actions if it.state is ActionState.AWAITING_APPROVAL]
+        if again:
+            break
+    assert run.seen[-1].actions[0].state is ActionState.REFUSED
+    assert "overrides were changed" in (run.seen[-1].actions[0].outcome or "")
+    assert "100 (override) -> 50" in " ".join(again[0].why) and world.did("restart") == []
+    run.remediator.deny(again[0].id, "ada")
+    await task

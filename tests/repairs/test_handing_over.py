@@ -87,7 +87,7 @@ async def test_a_restart_that_is_switched_off_is_the_launchers_again(tmp_path):
     run = agent(world, tmp_path)
     done = await run.repair(DEAD)
     assert run.guard.breaker_open("s") is None and not run.remediator.stay_down
-    assert "the launcher starts it again by itself" in (done.note or "")
+    assert "the launcher starts it again by its own policy" in (done.note or "")
 
 
 @pytest.mark.parametrize("policy", [Policy(dry_run=True), Policy()])
