@@ -18,6 +18,7 @@ from agent.remediate import proving
 from agent.remediate.ports import View
 
 POLL_SECONDS = 2.0
+REQUEST_GAP_SECONDS = 0.5
 SERVES = frozenset({State.SERVING, State.SATURATED})
 ASKED_AWAY = frozenset({State.STOPPED, State.DRAINING})
 # An asked restart of a living server shows as "stopped" until the new process is there, and the launcher
@@ -127,6 +128,8 @@ class Verifier:
             elapsed = self._clock.monotonic() - begun
             if elapsed >= proof.within_seconds:
                 return Outcome.FAILED, False, f"no request answered in {elapsed:.0f} s: {seen}"
+            # A log that pours out errors wakes us at every line; it must not make us pour out requests.
+            await self._clock.sleep(min(REQUEST_GAP_SECONDS, proof.within_seconds - elapsed))
             await self._view.wait_change(min(POLL_SECONDS, proof.within_seconds - elapsed))
 
     async def _advanced(self, proof: Proof) -> tuple[Outcome, bool | None, str]:

@@ -137,3 +137,21 @@ async def test_a_roll_back_that_the_launcher_refuses_is_said(tmp_path):
     done = await agent(world, tmp_path).repair(FRAGMENTED)
     assert done.actions[0].state is ActionState.FAILED
     assert "not rolled back: clear-overrides refused" in (done.actions[0].outcome or "")
+
+
+async def test_a_log_that_pours_out_lines_does_not_make_the_proof_pour_out_requests(tmp_path):
+    world = dead_world(lambda change, n: Life(answers=False), DEAD)
+    asked: list[float] = []
+    answer = world.request_answered
+
+    async def counted() -> tuple[bool, str]:
+        asked.append(world.clock.seconds)
+        return await answer()
+
+    async def woken_at_once(timeout: float) -> None:
+        await world.clock.sleep(0.01)
+
+    world.request_answered, world.wait_change = counted, woken_at_once
+    done = await agent(world, tmp_path, Policy(request_seconds=30, budget_steps=1)).repair(DEAD)
+    assert done.state is IncidentState.UNRESOLVED
+    assert 10 < len(asked) <= 62
