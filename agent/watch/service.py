@@ -47,6 +47,18 @@ async def serve(given: CommandLine, *, environ: Mapping[str, str], out: TextIO) 
         return await watcher.run(lambda: settings_of(given, environ))
 
 
+def read_token(folders: Iterable[Path]) -> str | None:
+    """The token of the first folder that has one, read when it is needed: the launcher may make it later than we
+    start. A file that is no text holds none, so that writing is refused in words.
+    """
+    for folder in folders:
+        try:
+            return (folder / "token").read_text(encoding="ascii").strip() or None
+        except (OSError, UnicodeDecodeError):
+            continue
+    return None
+
+
 class Watcher:
     """All servers of one process; :class:`agent.serve.Backend` for the API."""
 
@@ -121,13 +133,7 @@ class Watcher:
         self._metrics.set_frozen(any(watch.evidence.frozen() for watch in self._servers.values()))
 
     def _token(self) -> str | None:
-        """The token of the run-dir, read when it is needed: the launcher may make it later than we start."""
-        for folder in (*self._run_dirs, self._journal.state_dir):
-            try:
-                return (folder / "token").read_text().strip() or None
-            except OSError:
-                continue
-        return None
+        return read_token((*self._run_dirs, self._journal.state_dir))
 
     def _reload(self, reread: Callable[[], Config]) -> None:
         """SIGHUP. What cannot change under way is said; a broken file changes nothing."""
