@@ -17,13 +17,10 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from frame import LOGS, Report
 
-from agent.diagnose import Catalogue, LogSession, load_catalogue  # noqa: E402
-from tests.support.figures import keep  # noqa: E402
+from agent.diagnose import Catalogue, LogSession, load_catalogue
 
 RUNS = 5
 CHUNK = 1 << 16
@@ -65,7 +62,7 @@ KINDS: dict[str, tuple[str, int | None]] = {
 
 def start_up() -> str:
     """A real server's lines up to the one that says it is ready."""
-    text = (ROOT / "tests/data/captures/logs/h200_base.log").read_text(encoding="utf-8")
+    text = (LOGS / "h200_base.log").read_text(encoding="utf-8")
     before, ready, _ = text.partition(READY)
     assert ready, "the capture has no end of a start"
     return f"{before}{ready}\n"
@@ -87,13 +84,14 @@ def megabytes_a_second(catalogue: Catalogue, data: bytes) -> float:
 
 def main() -> int:
     catalogue = load_catalogue()
-    figures: dict[str, object] = {"unit": "MB/s", "bytes": SIZE}
+    report = Report("log-scan", "log scanning with the whole catalogue, one core")
+    report.add(unit="MB/s", bytes=SIZE)
     for name, (lines, budget) in KINDS.items():
         data = log(lines)
         raw = [megabytes_a_second(catalogue, data) for _ in range(RUNS)]
-        figures[name] = {"budget": budget, "worst": min(raw), "raw": raw}
-        print(f"log scan, {name}: {min(raw)} to {max(raw)} MB/s (budget {budget or 'none'})")
-    keep("log-scan", "make bench", figures)
+        report.row(f"{name}, slowest of {RUNS} (fastest {max(raw):.0f})", min(raw), "MB/s", budget, least=True)
+        report.add(**{name: {"budget": budget, "worst": min(raw), "raw": raw}})
+    report.done()
     return 0
 
 
