@@ -67,6 +67,8 @@ def _agrees(fault: Fault, signature: Signature, start: Start) -> bool:
         return False
     if signature.needs and not start.watched.intersection(signature.needs):
         return False
+    if start.watched.intersection(signature.unless):
+        return False
     # A traceback that merely passes through a place is a guess; any named exception is better.
     return not (signature.traceback and start.exceptions)
 

@@ -56,8 +56,9 @@ class Signature(_Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
     only on lines of the given ``levels`` (``none`` = the line has no level, as in a traceback printed bare)
     and, where ``phases`` is given, in those phases of the server's life. ``fatal``: the server cannot go on
     serving. ``source`` says who prints it: a file of vLLM, torch, the kernel, or a public report. ``needs``:
-    one of these patterns must be somewhere in the log too. ``traceback``: a place in a traceback, which
-    counts only while no exception is named. ``quotes``: the line names the exception of another process.
+    one of these patterns must be somewhere in the log too; ``unless``: none of these may. ``traceback``: a
+    place in a traceback, which counts only while no exception is named. ``quotes``: the line names the
+    exception of another process.
     """
 
     pattern: str
@@ -69,6 +70,7 @@ class Signature(_Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
     levels: tuple[Level, ...] = ("error", "none")
     fatal: bool = False
     needs: tuple[str, ...] = ()
+    unless: tuple[str, ...] = ()
     traceback: bool = False
     quotes: bool = False
 
@@ -261,7 +263,7 @@ class _Reader:
     def _check(self, entry: Fault, fields: dict[str, yaml.Node]) -> None:
         signatures = self._list(fields["signatures"])
         for signature, node in zip(entry.signatures, signatures, strict=True):
-            for pattern in (signature.pattern, *signature.needs):
+            for pattern in (signature.pattern, *signature.needs, *signature.unless):
                 self._pattern(pattern, node)
         for pattern in entry.conditions.unless:
             self._pattern(pattern, fields["conditions"])

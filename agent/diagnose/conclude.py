@@ -23,13 +23,13 @@ from agent.diagnose.candidates import (
 )
 from agent.diagnose.catalogue import Catalogue, Fault
 from agent.diagnose.families import read_assembler, read_cache, read_occupancy, read_port, read_process
-from agent.diagnose.line import ENGINE
+from agent.diagnose.line import ENGINE, Line
 from agent.diagnose.memory import read_memory
 from agent.diagnose.reading import Reading, fill
 from agent.diagnose.redact import redact
 from agent.diagnose.runbook import runbook_of
 from agent.diagnose.settings import effective_settings
-from agent.diagnose.start import Anchor, Start
+from agent.diagnose.start import HINT_LINES, Anchor, Start
 from agent.model import Cause, Confidence, Context, Evidence, Exit, Finding, Mechanism, Remedy, Severity
 
 MAX_EVIDENCE = 6
@@ -118,13 +118,23 @@ class _Judge:
     def _dead_cause(self, confidence: Confidence) -> list[Cause]:
         if not self._dead:
             return []
-        served = self._start.ready is not None or any(SERVED.search(c.anchor.line.text) for c in self._dead)
-        # While serving, the API server raises for single requests too; what the engine raises is the cause.
-        if any(not served or line.depth >= ENGINE for line, _ in self._start.exceptions):
+        if any(self._is_cause(line, where) for line, where in self._start.exceptions):
             confidence = Confidence.POSSIBLE
         mine = [replace(c, confidence=confidence) for c in self._dead]
         mine.sort(key=lambda c: (-c.anchor.line.depth, c.anchor.sequence))
         return [self._cause(mine, ())]
+
+    def _is_cause(self, line: Line, where: str) -> bool:
+        """Whether an exception may be what the engine died of.
+
+        While serving, the API server raises for single requests too: there only what the engine raises
+        counts, and in a log without process names only what stands near the death.
+        """
+        if self._start.ready is None and not any(SERVED.search(c.anchor.line.text) for c in self._dead):
+            return True
+        if line.process:
+            return line.depth >= ENGINE
+        return any(_near(where, c.anchor.where) for c in self._dead)
 
     def _from_exit(self, name: str, record: Exit, confidence: Confidence) -> tuple[Cause, ...]:
         fault = self._catalogue.get(name)
@@ -208,6 +218,12 @@ class _Judge:
             runbook=runbook_of(fault),
         )
         return Cause(finding=finding, facts=reading.facts, retry=fault.retry, domain=fault.domain)
+
+
+def _near(where: str, other: str) -> bool:
+    """Whether two places are in one log, a traceback apart at most."""
+    (source, _, line), (elsewhere, _, second) = where.rpartition(":"), other.rpartition(":")
+    return source == elsewhere and abs(int(line) - int(second)) <= HINT_LINES
 
 
 def _severity(candidate: Candidate) -> Severity:

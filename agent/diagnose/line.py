@@ -40,11 +40,13 @@ _WRAPPER = re.compile(
     r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)?\]?\s+(?:(?:stdout|stderr)\s+[FP]\s)?"
     r"|[A-Z][a-z]{2}\s+\d{1,2}\s\d\d:\d\d:\d\d\s\S+\s[\w.@/-]+(?:\[\d+\])?:\s"
     r"|ERROR:\s+(?=\()"
+    r"|>\s"
+    r"|\[(?:Info|Warning|Error|Debug)\]\s(?:\(Process\)\s)?"
     r")"
 )
 _PROCESS = re.compile(
-    r"\((?P<name>(?:APIServer|ApiServer|EngineCore|Worker|VllmWorker|RayWorker|RayDistributed|DPCoordinator)[\w.-]*)"
-    r"(?P<rest>[^()]{0,120})\)\s?"
+    r"\((?P<name>(?:APIServer|ApiServer|(?:DP)?EngineCore|Worker|VllmWorker|RayWorker|RayDistributed|DPCoordinator|raylet)"
+    r"[\w.-]*|[A-Z]\w*(?=[^()]{0,40}\bpid=\d))(?P<rest>[^()]{0,120})\)\s?"
 )
 _RANK = re.compile(r"\[rank(\d+)\]:\s?")
 _VLLM = re.compile(
@@ -55,6 +57,7 @@ _LOOSE = re.compile(
     r"(?:^|[\s-])(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)(?::\s|\s-\s|\s+\[[\w./]+(?::\d+)?\]\s|\s(?=\w+:\s))"
 )
 _GLOG = re.compile(r"(?:^|\s|:)\[?([IWEF])(?:\d{4} \d\d:\d\d:\d\d| \w+\.cpp:)")
+_NCCL = re.compile(r"\bNCCL (INFO|WARN) ")
 _PYWARN = re.compile(r":\d+: \w*Warning: |^\w*Warning: ")
 _PID = re.compile(r"pid=(\d+)")
 _TIMES = (
@@ -141,9 +144,12 @@ def _process(text: str, position: int) -> tuple[str, int | None, int, int]:
 
 
 def _depth(name: str) -> int:
-    if name.startswith("EngineCore"):
+    if name.startswith(("EngineCore", "DPEngineCore")):
         return ENGINE
-    return API if name.startswith(("API", "Api", "DPCo")) else WORKER
+    if name.startswith(("API", "Api", "DPCo")):
+        return API
+    # Any other actor of Ray may hold a whole server: its own lines say nothing about depth.
+    return WORKER if "Worker" in name else UNKNOWN
 
 
 def _level(text: str, position: int) -> tuple[Level, int]:
@@ -153,6 +159,8 @@ def _level(text: str, position: int) -> tuple[Level, int]:
     if match := _LOOSE.search(head[:120]):
         return _LEVELS[match.group(1)], position + match.end()
     if match := _GLOG.search(head[:80]):
+        return _LEVELS[match.group(1)], position
+    if match := _NCCL.search(head[:160]):
         return _LEVELS[match.group(1)], position
     return ("warning" if _PYWARN.search(head) else "none"), position
 

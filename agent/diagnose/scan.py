@@ -30,7 +30,7 @@ MILESTONES: tuple[tuple[str, str], ...] = (
     ("model-length", r"Using max model len \d"),
     ("pool", r"Available KV cache memory: *-?[0-9.]"),
     ("pool", r"Explicitly set \([0-9.]+/[0-9.]+\) GiB for KV cache"),
-    ("pool-size", r"KV cache size: [0-9,]+ tokens|# (?:GPU|CUDA|CPU) blocks: \d"),
+    ("pool-size", r"KV cache size: [0-9,]+ tokens|# (?:GPU|CUDA|cuda|CPU|cpu) blocks: \d"),
     ("loading", r"Starting to load model |Loading model from scratch|checkpoint shards: +\d+%"),
     ("loaded", r"Model loading took |Loading model weights took "),
     ("compiling", r"Dynamo bytecode transform time|Compiling a graph for|torch_compile_cache/"),
@@ -46,7 +46,7 @@ MILESTONES: tuple[tuple[str, str], ...] = (
     # Raised, not named in somebody's except clause.
     (
         "shutdown",
-        r"(?:^|[\])] |\r)\^?C?KeyboardInterrupt\s*$",
+        r"(?:^|[\])] |\r)\^?C?KeyboardInterrupt(?:: terminated)?\s*$",
     ),
     ("closing", r"INFO: +Shutting down"),
     ("ended", r"Application shutdown complete|Finished server process|MPClient: complete"),
@@ -71,10 +71,12 @@ FRAMES: tuple[tuple[Phase, str], ...] = (
     ("start", r"\b(?:init_device|set_device|init_worker_distributed_environment)\b"),
 )
 
-# Dumps and request lines quote whatever the user or the configuration says: never an anchor.
+# Dumps and request lines quote whatever the user or the configuration says, and some lines say that they are
+# no error or are printed at level ERROR by servers that start well: never an anchor.
 NOISE = (
     r"dump_input\.py|Dumping (?:input data|scheduler)|Received request |Added request |Generated response |"
-    r"retrying \d+ of \d+|Error retrieving (?:file list|safetensors)|prompt: '|\"(?:prompt|messages)\\?\":"
+    r"retrying \d+ of \d+|Error retrieving (?:file list|safetensors)|may not be an issue|"
+    r"prompt: '|\"(?:prompt|messages)\\?\":"
 )
 EXCEPTION = r"(?:Error|Exception|Interrupt)\b"
 
@@ -108,7 +110,7 @@ class Scanner:
         for entry in catalogue.faults:
             for signature in entry.signatures:
                 self._slot(signature.pattern).candidates.append((entry, signature))
-                for pattern in signature.needs:
+                for pattern in (*signature.needs, *signature.unless):
                     self._slot(pattern).watched = True
             for pattern in entry.conditions.unless:
                 self._slot(pattern).watched = True

@@ -25,6 +25,7 @@ MAX_ANCHORS = 256
 MAX_TEXT = 4096
 MAX_SETTINGS = 1 << 15  # the argument dump of V0 is several KiB long
 MAX_PER_PATTERN = 16
+MAX_EXCEPTIONS = 16
 HINT_LINES = 800  # how far above an error its traceback may begin
 PHASE_ORDER: tuple[Phase, ...] = ("cudagraph", "warmup", "load", "start")
 
@@ -233,11 +234,16 @@ class Start:
         if line.level not in ("error", "none") or not _RAISED.match(line.text.strip()):
             return
         self.last_error = line.text[:MAX_TEXT]
-        if not anchored and len(self.exceptions) < 16 and not self.shutdown:
-            self.exceptions.append((msgspec.structs.replace(line, text=line.text[:MAX_TEXT]), where))
+        if anchored or self.shutdown:
+            return
+        if len(self.exceptions) >= MAX_EXCEPTIONS:
+            # The first ones stay; of the later the shallowest goes: single requests fail all day.
+            later = range(MAX_EXCEPTIONS // 2, MAX_EXCEPTIONS)
+            self.exceptions.pop(min(later, key=lambda index: self.exceptions[index][0].depth))
+        self.exceptions.append((msgspec.structs.replace(line, text=line.text[:MAX_TEXT]), where))
 
 
-_RAISED = re.compile(r"(?:[\w]+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$)")
+_RAISED = re.compile(r"""(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$|\(['"])""")
 _TOKENS = re.compile(r"throughput: (?:[1-9]|0\.[1-9])")
 _PROGRESS = frozenset(("banner", "loading", "loaded", "compiling", "pool", "pool-size", "capturing", "captured"))
 # What is under way once this line was printed (vllm/v1/worker/gpu_worker.py: load, profile, allocate,
