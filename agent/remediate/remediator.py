@@ -16,13 +16,12 @@ import msgspec
 
 from agent.model import Action, ActionState, Cause, Clock, Incident, IncidentState, Mode, Retry, State
 from agent.remediate import memoir, restarting
-from agent.remediate.advice import advise
 from agent.remediate.approvals import Approvals, expired
 from agent.remediate.book import Book
+from agent.remediate.ending import Endings
 from agent.remediate.execution import RUNS, Executor, Result
 from agent.remediate.failures import after_failure, unnamed
 from agent.remediate.guard import Guard, executed
-from agent.remediate.handover import Standing, handover
 from agent.remediate.hold import Holder
 from agent.remediate.plan import Plan
 from agent.remediate.planning import plan as make_plans
@@ -35,7 +34,6 @@ from agent.remediate.verification import Outcome, Verifier
 FIRST_SIGHT_SECONDS = 30.0
 # A plan whose precondition is gone is made anew with new numbers; a card that never rests must not spin here.
 MOST_REFUSALS = 6
-GIVEN_UP = frozenset({ActionState.FAILED, ActionState.ROLLED_BACK, ActionState.DENIED, ActionState.EXPIRED})
 
 
 class Remediator:
@@ -64,6 +62,7 @@ class Remediator:
         self._executor = (
             Executor(server, hands, view, ledger, guard, clock, self._holder) if hands is not None else None
         )
+        self._end = Endings(server, view, ledger, guard, owned=hands is not None)
 
     async def pursue(self, incident: Incident, cause: Cause, source: SituationSource) -> Incident:
         """Repair ``cause``; returns the incident resolved or unresolved. Never raises for a fault of the
@@ -104,9 +103,7 @@ class Remediator:
     def stay_down(self) -> bool:
         """True while a dead server must not be started, because its breaker is open: the watcher renews
         ``hold`` while this is true and the server is dead. It survives the agent, since the breaker does."""
-        if self._executor is None or self._guard.policy.dry_run:
-            return False
-        return self._guard.breaker_open(self._server) is not None
+        return self._end.acts and self._guard.breaker_open(self._server) is not None
 
     # -- the loop ----------------------------------------------------------------------------------
 
@@ -117,14 +114,14 @@ class Remediator:
             if result is not None and result.outcome is Outcome.VERIFIED:
                 restored = result
                 if not await self._something_to_ask(book, result, cause, source):
-                    return self._resolved(book, result)
+                    return self._end.resolved(book, result)
             elif result is not None and self._executor is not None:
                 restored = None
                 following = await after_failure(
                     self._executor, self._view, self._holder, self._clock, book, cause, result
                 )
                 if isinstance(following, str):
-                    return self._give_up(book, cause, await self._situation(book, cause, source), following)
+                    return self._end.give_up(book, cause, await self._situation(book, cause, source), following)
                 cause = following
                 memoir.remember_cause(self._ledger, book.incident, cause)
             situation = await self._situation(book, cause, source)
@@ -132,15 +129,17 @@ class Remediator:
             reason = self._blocked(book, situation)
             if reason is not None:
                 self._propose(book, plans[:1])
-                return self._give_up(book, cause, situation, reason)
+                return self._end.give_up(book, cause, situation, reason)
             if _restless(book):
-                return self._nothing_left(book, cause, situation, "the situation changed before each remedy was begun")
+                return self._end.nothing_left(
+                    book, cause, situation, "the situation changed before each remedy was begun"
+                )
             self._propose(book, tuple(it for it in plans if self._mode(it) is Mode.DRY_RUN))
             result = await self._next(book, plans, cause, source, asking=restored is not None)
             if result is None and restored is not None:
-                return self._resolved(book, restored, "; the change that would cure it was not approved")
+                return self._end.resolved(book, restored, "; the change that would cure it was not approved")
             if result is None:
-                return self._nothing_left(book, cause, situation, self._why_none(book))
+                return self._end.nothing_left(book, cause, situation)
 
     async def _let_go(self, incident: Incident) -> Incident:
         """A server that is left dead without an open breaker is the launcher's again, and at once."""
@@ -267,7 +266,7 @@ class Remediator:
         seen = await Verifier(self._view, self._clock, self._view.start_seq() - 1).verify(proofs)
         if seen.outcome is Outcome.VERIFIED:
             note = f"the launcher restarted it by itself while no agent was there; {seen.reason}"
-            return self._close(book, IncidentState.RESOLVED, note)
+            return self._end.close(book, IncidentState.RESOLVED, note)
         return await self._work(book, await self._named(book, cause), source, None)
 
     async def _named(self, book: Book, cause: Cause) -> Cause:
@@ -324,54 +323,6 @@ class Remediator:
     async def _situation(self, book: Book, cause: Cause, source: SituationSource) -> Situation:
         situation = await settled(cause, source, self._clock, dead=self._view.ended())
         return msgspec.structs.replace(situation, previous=book.incident.actions)
-
-    # -- ends --------------------------------------------------------------------------------------
-
-    def _why_none(self, book: Book) -> str:
-        states = {it.state for it in book.incident.actions}
-        if self._guard.policy.dry_run:
-            return "dry run: proposed, not done"
-        if states & {ActionState.FAILED, ActionState.ROLLED_BACK}:
-            return "no remedy held and none is left"
-        if states & {ActionState.DENIED, ActionState.EXPIRED}:
-            return "the remedy was not approved"
-        return "nothing safe is left to try"
-
-    def _resolved(self, book: Book, result: Result, more: str = "") -> Incident:
-        outcome = f"{result.reason}{more}"
-        lasting = memoir.permanent(self._ledger, book.incident, result.action)
-        if lasting is not None:
-            outcome = f"{outcome}; {lasting}"
-            book.update(result.action, result.action.state, outcome=outcome)
-        return self._close(book, IncidentState.RESOLVED, f"{result.action.change}: {outcome}")
-
-    def _nothing_left(self, book: Book, cause: Cause, situation: Situation, reason: str) -> Incident:
-        """No safe remedy is left. A server that is down then stays down with an open breaker, until a person
-        says `agent breaker reset`: whatever would start it now has failed, was refused or is known to fail."""
-        tried = any(it.state in GIVEN_UP for it in book.incident.actions)
-        useless = restarting.may_help(cause, situation) is not None
-        acts = self._executor is not None and not self._guard.policy.dry_run
-        if acts and self._view.ended() and (tried or useless):
-            self._guard.open_breaker(self._server, f"{book.incident.fault}: {reason}")
-        return self._give_up(book, cause, situation, reason)
-
-    def _give_up(self, book: Book, cause: Cause, situation: Situation, reason: str) -> Incident:
-        """Hand over to a person, with what to do."""
-        self._guard.gave_up(self._server, book.incident, reason)
-        standing = Standing(
-            down=self._view.ended(),
-            state=self._view.state(),
-            frozen=self._view.frozen(),
-            owned=self._executor is not None and situation.has_hands,
-            breaker=self._guard.breaker_open(self._server) is not None,
-            dry_run=self._guard.policy.dry_run,
-        )
-        note = handover(book.incident, reason, standing, advise(cause, situation))
-        return self._close(book, IncidentState.UNRESOLVED, note)
-
-    def _close(self, book: Book, state: IncidentState, note: str) -> Incident:
-        memoir.forget_cause(self._ledger, book.incident)
-        return book.move(state, note)
 
     def _book(self, incident: Incident) -> Book:
         return Book(incident, self._ledger, self._clock, self._on_change)
