@@ -15,6 +15,7 @@ from agent.collect import Health, ProcessReading, Scrape, VllmClient
 from agent.model import Cause, Clock, Context, Exit, GpuReading, NotMeasured, State
 from agent.watch.liveness import Child, Liveness, Standing
 from agent.watch.startlog import StartLog
+from agent.watch.tasks import within
 
 # The stream is normally milliseconds behind; a burst of a dying server's tracebacks may take longer.
 DRAIN_SECONDS = 2.0
@@ -169,11 +170,7 @@ class ServerEvidence:
         return answer.answered, answer.detail
 
     async def wait_change(self, timeout: float) -> None:
-        changed = self._changed
-        try:
-            await asyncio.wait_for(changed.wait(), timeout)
-        except asyncio.TimeoutError:
-            return
+        await within(timeout, self._changed.wait())
 
     async def fresh_cause(self) -> Cause | None:
         """Read the present start's log to its end, then name the cause.

@@ -28,7 +28,7 @@ from agent.watch.narrate import Narrator, Troubles
 from agent.watch.report import Report
 from agent.watch.server import ServerWatch
 from agent.watch.specs import CommandLine, settings_of, specs_of
-from agent.watch.tasks import every, together
+from agent.watch.tasks import end, every, together
 from agent.watch.world import Current, ServerSpec, World
 
 UPKEEP_SECONDS = 5.0
@@ -105,8 +105,7 @@ class Watcher:
             await stop.wait()
             await self._dispatcher.flush(FLUSH_SECONDS)
         finally:
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
+            await end([work])
             await api.close()
         return 0
 

@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Callable
 
 from agent.diagnose import Catalogue, LogSession, Signal
+from agent.watch.tasks import within
 
 KEPT_SIGNALS = 256
 KEPT_STARTS = 3
@@ -99,11 +100,7 @@ class StartLog:
 
     async def reach(self, offset: int, seconds: float) -> bool:
         """Wait until everything before ``offset`` was fed; False when ``seconds`` passed first."""
-        try:
-            await asyncio.wait_for(self._until(offset), seconds)
-        except asyncio.TimeoutError:
-            return False
-        return True
+        return await within(seconds, self._until(offset))
 
     def finish(self, part: StartPart) -> None:
         """``part`` has ended: judge its last half line too."""

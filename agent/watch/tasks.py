@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 
 from agent.model import Clock
 
+CANCEL_AGAIN_SECONDS = 1.0
 RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 15.0)
 Report = Callable[[str], None]
 
@@ -50,9 +51,30 @@ async def together(bodies: Mapping[str, Callable[[], Awaitable[None]]], clock: C
     try:
         await asyncio.gather(*tasks)
     finally:
-        for task in tasks:
+        await end(tasks)
+
+
+async def end(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel until they have ended.
+
+    Once is not enough: before Python 3.12 ``asyncio.wait_for`` swallows a cancellation that comes in the moment in
+    which its own work completes, and a task in a loop would then run on for ever.
+    """
+    left = {task for task in tasks if not task.done()}
+    while left:
+        for task in left:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_SECONDS)
+
+
+async def within(seconds: float, work: Coroutine[object, object, object]) -> bool:
+    """Whether ``work`` was done in time; unlike ``asyncio.wait_for`` it swallows no cancellation."""
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+    finally:
+        task.cancel()
+    return bool(done)
 
 
 class OneTask:
@@ -77,8 +99,7 @@ class OneTask:
     async def stop(self) -> None:
         """Cancel what is under way and wait for its end."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end([self._task])
 
     async def _guarded(self, work: Callable[[], Awaitable[object]]) -> None:
         try:

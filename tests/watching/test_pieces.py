@@ -147,6 +147,25 @@ async def test_a_changed_period_counts_from_the_next_round() -> None:
     assert len(rounds) == 3
 
 
+async def test_a_task_that_swallows_a_cancellation_is_ended_nevertheless() -> None:
+    swallowed: list[int] = []
+
+    async def deaf() -> None:
+        while True:
+            try:
+                await asyncio.sleep(9)
+            except asyncio.CancelledError:
+                swallowed.append(1)
+                if len(swallowed) > 1:
+                    raise
+
+    one = OneTask(lambda error: None)
+    one.start(deaf)
+    await asyncio.sleep(0.01)
+    await one.stop()
+    assert len(swallowed) == 2 and not one.running
+
+
 async def test_work_that_breaks_off_is_handed_on_and_makes_room_for_other_work() -> None:
     failures: list[Exception] = []
     one = OneTask(failures.append)

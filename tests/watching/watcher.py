@@ -20,6 +20,7 @@ from agent.remediate import Guard, Policy
 from agent.serve import AgentMetrics
 from agent.watch.narrate import Narrator
 from agent.watch.server import ServerWatch
+from agent.watch.tasks import end
 from agent.watch.world import Current, ServerSpec, World
 
 QUIET = Config(
@@ -123,8 +124,7 @@ async def watching(
         try:
             yield Watching(watch, clock, journal, metrics, said, published)
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await end([task])
     assert "failed and is begun again" not in said.getvalue(), said.getvalue()
 
 
