@@ -12,7 +12,7 @@ from agent.model import ActionState, Cause, Incident, IncidentState
 from agent.remediate import memoir, restarting
 from agent.remediate.advice import advise
 from agent.remediate.book import Book
-from agent.remediate.execution import Result
+from agent.remediate.execution import Result, forget_before
 from agent.remediate.guard import NOT_HELD, Guard
 from agent.remediate.handover import Standing, handover
 from agent.remediate.ports import Ledger, View
@@ -72,6 +72,8 @@ class Endings:
     def close(self, book: Book, state: IncidentState, note: str) -> Incident:
         """Set the final state; what was remembered of the cause is not needed any more."""
         memoir.forget_cause(self._ledger, book.incident)
+        for action in book.incident.actions:
+            forget_before(self._ledger, action)
         return book.move(state, note)
 
     def _why(self, book: Book) -> str:

@@ -112,7 +112,9 @@ class Executor:
         try:
             found = from_wire((await self._hands.status()).get("overrides"))
             if found == before:
-                return book.update(action, ActionState.ROLLED_BACK, outcome=f"{why}; rolled back by the launcher")
+                if result_known(action):
+                    return book.update(action, ActionState.ROLLED_BACK, outcome=f"{why}; rolled back by the launcher")
+                return action  # it was never set
             if found != action.delta:
                 kept = f"{why}; somebody else changed the overrides since, so they stay as they are"
                 return book.update(action, action.state, outcome=kept)
@@ -228,6 +230,16 @@ class Executor:
             return msgspec.json.decode(text.encode(), type=Change)
         except msgspec.MsgspecError:
             return None
+
+
+def result_known(action: Action) -> bool:
+    """Whether the change reached a start of the server."""
+    return any(proof.passed is not None for proof in action.proof)
+
+
+def forget_before(ledger: Ledger, action: Action) -> None:
+    """The incident is closed: nothing of it will be rolled back any more."""
+    ledger.kv_set(_before_key(action), None)
 
 
 def _before_key(action: Action) -> str:

@@ -36,6 +36,8 @@ async def after_failure(
         return result.reason
     if result.verification is None:
         refused = result.action.state is ActionState.REFUSED
+        if not refused and result.action.action not in STEPPING:
+            await executor.roll_back(book, result.action, result.reason)  # set, perhaps, and then not started
         return result.reason if refused and not result.reason.startswith("precondition gone") else cause
     if not await ends(view, clock):
         return await _still_there(executor, view, book, cause, result)

@@ -161,7 +161,7 @@ class Guard:
         """Why ``incident`` gets no (further) action, or None. A used-up budget opens the breaker."""
         broken = self.breaker_open(server)
         if broken is not None:
-            return f"the circuit breaker is open ({broken}): agent breaker reset closes it"
+            return f"the circuit breaker was open already ({broken})"
         done = [action for action in incident.actions if executed(action)]
         if not done:
             used_up = self.budget_used_up(server, incident.fault, incident.id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agent.errors import LauncherError
 from agent.model import Action, ActionState, Change, IncidentState, Mechanism, Retry, State
 from agent.remediate import Policy
 from tests.repairs.world import OWN_OOM, Life, agent, cause, dead_world
@@ -155,3 +156,20 @@ async def test_a_log_that_pours_out_lines_does_not_make_the_proof_pour_out_reque
     done = await agent(world, tmp_path, Policy(request_seconds=30, budget_steps=1)).repair(DEAD)
     assert done.state is IncidentState.UNRESOLVED
     assert 10 < len(asked) <= 62
+
+
+async def test_a_change_that_was_set_and_then_not_started_does_not_stay_behind(tmp_path):
+    world = dead_world(lambda change, n: Life(), FRAGMENTED)
+    restart, refusals = world.restart, iter([True])
+
+    async def refused_once(reason: str, incident: str, *, verify_memory: bool = True) -> None:
+        if next(refusals, False):
+            raise LauncherError("restart refused", code="refused")
+        await restart(reason, incident, verify_memory=verify_memory)
+
+    world.restart = refused_once
+    run = agent(world, tmp_path)
+    done = await run.repair(FRAGMENTED)
+    assert states(done.actions) == [ActionState.ROLLED_BACK, ActionState.VERIFIED]
+    assert world.overrides.env == {} and done.state is IncidentState.RESOLVED
+    assert all(run.journal.kv_get(f"remediate/before/{it.id}") is None for it in done.actions)
