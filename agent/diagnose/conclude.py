@@ -204,14 +204,14 @@ class _Judge:
         explains: tuple[str, ...],
     ) -> Cause:
         said = [item.text for item in evidence if item.source == "log"][:2]
-        words = {**reading.words, "message": redact("; ".join(said), 300)}
+        words = {**reading.words, **({"message": redact("; ".join(said), 300)} if said else {})}
         sentences = [text for template in fault.summary if (text := fill(template, words))]
         finding = Finding(
             fault=fault.fault,
             mechanism=reading.mechanism,
             confidence=confidence,
             severity=severity,
-            summary=" ".join([*sentences, *reading.sentences]) or fault.title,
+            summary=" ".join([*sentences, *reading.sentences]) or f"{fault.title}; the log does not say more.",
             evidence=evidence,
             explains=explains,
             remedies=_remedies(fault, reading.mechanism, words),

@@ -16,7 +16,7 @@ from typing import BinaryIO
 from agent.diagnose.catalogue import Catalogue
 from agent.diagnose.conclude import conclude
 from agent.diagnose.merge import merge
-from agent.diagnose.session import LogSession
+from agent.diagnose.session import MAX_LINE, LogSession
 from agent.diagnose.start import Start
 from agent.errors import UsageError
 from agent.model import Cause, Confidence, Context, Diagnosis, Finding, NotMeasured, Severity, Verdict
@@ -148,6 +148,9 @@ def _not_measured(
     for source, session in zip(sources, sessions, strict=True):
         if source.note:
             missing.append(NotMeasured(check=f"the rest of {source.name}", reason=source.note))
+        if session.cut_lines:
+            check = f"the rest of {session.cut_lines} long lines of {source.name}"
+            missing.append(NotMeasured(check=check, reason=f"only the first {MAX_LINE >> 10} KiB of a line are read"))
         if not session.lines:
             missing.append(NotMeasured(check=source.name, reason="the log is empty"))
     only = "only logs were given"

@@ -37,6 +37,7 @@ class LogSession:
         self._rest = b""
         self._dropping = False
         self._lines = 0
+        self.cut_lines = 0  # lines longer than MAX_LINE, of which only the beginning was judged
         self.start = Start()
         self.earlier: list[Start] = []
 
@@ -77,6 +78,7 @@ class LogSession:
         self._rest = buffer[end:]
         if len(self._rest) > MAX_LINE:
             self._rest, self._dropping = self._rest[:MAX_LINE], True
+            self.cut_lines += 1
         return tuple(signal for block in _blocks(buffer, end, BLOCK) for signal in self._block(strip_controls(block)))
 
     def finish(self) -> tuple[Signal, ...]:
@@ -123,6 +125,7 @@ class LogSession:
 
     def _line(self, raw: bytes, numbers: list[int]) -> Iterator[Signal]:
         where = f"{self._source}:{self._lines}"
+        self.cut_lines += len(raw) > MAX_LINE
         parts = unwrap(raw[:MAX_LINE])
         if len(parts) == 1 and not raw.startswith(b"{"):
             yield from self._part(parts[0], [self._scanner.slots[n] for n in sorted(numbers)], where)
