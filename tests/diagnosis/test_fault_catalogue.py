@@ -66,6 +66,8 @@ def test_a_good_file_loads(tmp_path: Path) -> None:
         ("    role: initiating", "    role: first", 10, "Invalid enum value"),
         ("'it broke \\d+'", "'it (broke'", 9, "not a regular expression"),
         ("'it broke \\d+'", "'it (?!broke)'", 9, "not a regular expression"),
+        ("    role: initiating", "    needs: ['(cut']\n    role: initiating", 9, "not a regular expression"),
+        ("    role: initiating", "    unless: ['(cut']\n    role: initiating", 9, "not a regular expression"),
         ("facts: [needed]", "facts: [neded]", 7, "did you mean 'needed'"),
         ("{needed}", "{nedeed}", 13, "did you mean 'needed'"),
         ("{needed}", "{needed", 13, "not a template"),
