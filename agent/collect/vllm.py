@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import errno
 import json
 import os
 import ssl
@@ -24,6 +25,7 @@ from agent.collect.exposition import family_sums
 from agent.model import Clock, NotMeasured
 
 UNAUTHORIZED = (401, 403)
+NOBODY_LISTENS = frozenset({errno.ECONNREFUSED, errno.ECONNRESET, errno.ENOENT})
 METRICS_LIMIT = 32 * 2**20
 REQUEST_LIMIT = 2**20
 
@@ -133,8 +135,12 @@ class VllmClient:
                 if response.status == 503:
                     return HealthKind.ENGINE_DEAD, "/health answered 503: the engine is dead"
                 return HealthKind.OTHER, f"/health answered {response.status}: is this a vLLM server?"
+        except aiohttp.ClientSSLError as error:
+            return HealthKind.OTHER, f"no connection: {_reason(error)}"
         except aiohttp.ClientConnectorError as error:
-            return HealthKind.REFUSED, f"no connection: {_reason(error)}"
+            # Only a closed port says that no process is there; a network that is down says nothing of the server.
+            kind = HealthKind.REFUSED if _errno(error) in NOBODY_LISTENS else HealthKind.OTHER
+            return kind, f"no connection: {_reason(error)}"
         except asyncio.TimeoutError:
             return HealthKind.TIMEOUT, f"/health gave no answer within {self._timeout.total:g} s"
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -248,7 +254,11 @@ def _proof_requests(model: str) -> tuple[tuple[str, Mapping[str, object]], ...]:
 
 def _reason(error: BaseException) -> str:
     """asyncio's own text names the address again; the errno says it shorter."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"the certificate is not accepted: {error.certificate_error}"
     inner = getattr(error, "os_error", None) or error
+    if isinstance(inner, ssl.SSLError):
+        return f"TLS: {inner.reason or inner}"
     if isinstance(inner, OSError) and inner.errno is not None and inner.errno > 0:
         return os.strerror(inner.errno).lower()
     return str(inner) or type(inner).__name__
@@ -257,6 +267,10 @@ def _reason(error: BaseException) -> str:
 def _no_key(path: str, status: int) -> Answer:
     """vLLM asks for the key of ``--api-key`` on every path below /v1, never for /health and /metrics."""
     return Answer(answered=None, detail=f"{path} answered {status}: not measured; give the key as VLLM_API_KEY")
+
+
+def _errno(error: aiohttp.ClientConnectorError) -> int | None:
+    return error.os_error.errno
 
 
 def _unmeasured(reason: str) -> NotMeasured:

@@ -22,7 +22,7 @@ from agent.model import (
 
 
 class Silence:
-    """Counts the time since a fatal line that no exit has followed."""
+    """Counts the time since something after which something else should have followed (a fatal line, an exit)."""
 
     def __init__(self, clock: Clock, grace_seconds: float) -> None:
         self._clock = clock
@@ -34,6 +34,10 @@ class Silence:
 
     def clear(self) -> None:
         self._since = None
+
+    @property
+    def begun(self) -> bool:
+        return self._since is not None
 
     def over(self) -> bool:
         """True when the grace has passed."""

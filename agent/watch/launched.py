@@ -198,9 +198,10 @@ class LauncherSide:
             self._live_from = 0  # the run-dir was made anew and its log begins at 0 again
         old = max(0, min(len(chunk.data), self._live_from - chunk.offset))
         if old:
-            log.feed(chunk.data[:old], offset=chunk.offset, start=chunk.start, history=True)
+            log.feed(chunk.data[:old], offset=chunk.offset, dropped=chunk.dropped, start=chunk.start, history=True)
         if old < len(chunk.data):
-            log.feed(chunk.data[old:], offset=chunk.offset + old, start=chunk.start)
+            lost = 0 if old else chunk.dropped
+            log.feed(chunk.data[old:], offset=chunk.offset + old, dropped=lost, start=chunk.start)
 
     # -- rounds and verbs -----------------------------------------------------------------------------------
 

@@ -40,6 +40,8 @@ HOLD_SECONDS = 60.0
 HOLD_RENEW_SECONDS = 20.0
 # A fatal line is followed by the exit within seconds (EngineCore killed: 0.9 s; scheduler assertion: 3.1 s).
 FATAL_GRACE_SECONDS = 30.0
+# A launcher that is restarted (with its container, say) is back within this time, and then tells for itself.
+ALONE_SECONDS = 30.0
 FROM_OUTSIDE = "stopped-from-outside"
 
 
@@ -67,6 +69,7 @@ class ServerWatch:
         )
         self._pursuit = OneTask(self._broke_off)
         self._silence = Silence(world.clock, FATAL_GRACE_SECONDS)
+        self._alone = Silence(world.clock, ALONE_SECONDS)
         self._held_at: float | None = None
         self._dead_start: int | None = None
 
@@ -244,6 +247,7 @@ class ServerWatch:
         await self._saw_freeze(self.source.frozen())
         self._dead_without_exit()
         self._found_dead()
+        self._abandoned()
         self._after_silence()
         await self._keep_down()
 
@@ -299,6 +303,21 @@ class ServerWatch:
             return
         if any(signal.fatal for signal in self.log.signals) and self.keeper.active is None:
             self._gone()
+
+    def _abandoned(self) -> None:
+        """Launcher and server are both gone and no exit was told: nobody else will say it, and nobody can repair it."""
+        known = self.evidence.ended() or self.evidence.state() in (State.STOPPED, State.DRAINING)
+        if self.source.hands is None or self.source.trouble is None or known or not self.evidence.refused():
+            self._alone.clear()
+            return
+        if not self._alone.begun:
+            self._alone.begin()
+        if self._alone.over() and self.keeper.active is None:
+            self.evidence.saw_gone()
+            fault, summary, evidence = first_sight(None, self.log.signals)
+            incident = self.keeper.open(fault, summary, evidence, exited_at=None)
+            note = f"the launcher is gone too ({self.source.trouble.reason}): start the server under it again"
+            self.keeper.close(incident, IncidentState.UNRESOLVED, note)
 
     def _after_silence(self) -> None:
         """A fatal line without an exit: the server either went on, or it hangs there with a dead engine."""

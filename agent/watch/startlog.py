@@ -72,16 +72,18 @@ class StartLog:
         data: bytes,
         *,
         offset: int | None = None,
+        dropped: int = 0,
         start: int | None = None,
         history: bool = False,
     ) -> None:
         """Take one chunk.
 
-        ``offset``: where it begins in the stream. ``start``: where the start that wrote it begins; None = the newest
+        ``offset``: where it begins in the stream. ``dropped``: bytes lost right before it, so that a half line held
+        from before is no beginning of its first one. ``start``: where the start that wrote it begins; None = the newest
         known. ``history``: written before anybody watched, so it is evidence but no news.
         """
         part = self._of(start)
-        signals = part.feed(data)
+        signals = (*(part.finish() if dropped else ()), *part.feed(data))
         self.offset = (offset if offset is not None else self.offset) + len(data)
         self._wake()
         if history:

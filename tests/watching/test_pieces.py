@@ -93,6 +93,13 @@ async def test_waiting_for_an_offset_ends_when_it_was_fed_or_the_time_is_over() 
     assert await waiters == [True, True]
 
 
+def test_a_line_is_not_glued_over_lost_bytes() -> None:
+    log, _ = start_log()
+    log.feed(b"(EngineCore pid=2) INFO 11-30 20:00:05 [core.py:1] half a l", offset=0)
+    log.feed(PTXAS.encode(), offset=9000, dropped=8900)
+    assert log.saw("triton-ptxas") and log.session.lines == 2
+
+
 def test_a_flood_of_anchors_is_bounded() -> None:
     log, _ = start_log()
     for number in range(2000):

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from agent.collect import Scrape
 from agent.config import Config, Verify
 from agent.model import ActionState, IncidentState, State
 from agent.watch.world import ServerSpec
+from tests.support.processes import free_port
 from tests.watching.conftest import ARGUMENTS, FATAL, OOM, PTXAS, READY, Served
 from tests.watching.launcher import FakeLauncher
 from tests.watching.server import Answers, serving
@@ -175,6 +177,33 @@ async def test_a_launcher_that_is_gone_for_good_is_said(served: Served) -> None:
     status = served.watch.watch.status()
     assert status["not_measured"][0]["check"] == "launcher"
     assert status["state"] == "serving", "the server answers, whoever owns it"
+    served.watch.clock.leap(31)
+    await asyncio.sleep(0.2)
+    assert served.watch.incidents == []
+
+
+async def test_launcher_and_server_gone_together_are_told_once_and_taken_up_when_they_return(tmp_path: Path) -> None:
+    port, run_dir = free_port(), tmp_path / "run"
+    spec = ServerSpec(name="run", run_dir=run_dir)
+    async with watching(spec, tmp_path / "state") as watch:
+        async with serving(port) as server, FakeLauncher(run_dir) as launcher:
+            Away(launcher, server, tmp_path).serve()
+            await watch.state(State.SERVING)
+            await watch.until(lambda: isinstance(watch.watch.evidence.scrape, Scrape))
+        await watch.until(lambda: watch.watch.source.trouble and watch.watch.evidence.refused())
+        await asyncio.sleep(0.2)
+        assert watch.incidents == [], "a launcher that is restarted is back soon"
+        watch.clock.leap(31)
+        incident = await watch.closed()
+        assert incident.state is IncidentState.UNRESOLVED and "launcher is gone" in str(incident.note)
+        watch.clock.leap(31)
+        await asyncio.sleep(0.2)
+        assert len(watch.incidents) == 1
+        async with serving(port) as server, FakeLauncher(run_dir, seq=launcher.seq) as successor:
+            Away(successor, server, tmp_path).serve()
+            await watch.state(State.SERVING)
+            successor.end(1)
+            assert (await watch.closed(2)).state is IncidentState.RESOLVED
 
 
 @pytest.mark.parametrize("state", [ActionState.RUNNING, ActionState.VERIFYING])
