@@ -53,6 +53,7 @@ class Supervisor:
         self._pending = False
         self._deciding = False
         self._usage_with_flags = False
+        self._usage_alone = False
         self._bell = Bell()
         self._tasks: set[asyncio.Task[object]] = set()
         self._kill_timer: asyncio.TimerHandle | None = None
@@ -122,6 +123,12 @@ class Supervisor:
                 f"exit {exit_seq} is not the newest, {self.counters.exit_seq} is",
                 code="nothing-to-hold",
                 remedy="hold the newest exit",
+            )
+        if self._usage_alone:
+            raise LauncherError(
+                "the server refused its own command line: the launcher ends with its exit code",
+                code="nothing-to-hold",
+                remedy="correct the command and start it again",
             )
         self.hold_state = Hold(exit_seq, self._p.clock.monotonic() + min(seconds, HOLD_MAX_SECONDS))
         self._bell.ring()
@@ -287,7 +294,9 @@ class Supervisor:
         ending = Ending.from_wait(exit_code, self._intent.word if self._intent else None, life.told_to_stop)
         kind = policy.classify(ending)
         self._p.say(f"the server ended: {policy.describe(ending)}")
-        self._usage_with_flags = kind is ExitKind.USAGE and self.applied is not None and self.applied.changes_flags
+        flagged = self.applied is not None and self.applied.changes_flags
+        self._usage_with_flags = kind is ExitKind.USAGE and flagged
+        self._usage_alone = kind is ExitKind.USAGE and not flagged
         self._count(kind, life)
         self._record(life, ending)
         self._p.cleanup.begin(asked=kind is ExitKind.ASKED, patience=self._p.settings.stop_timeout)

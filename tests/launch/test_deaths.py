@@ -247,3 +247,13 @@ async def test_a_program_that_cannot_be_executed_is_an_exit_like_any_other(
     await launched.client.call("stop")
     assert await launched.ended() == 0
     assert "Traceback" not in launched.stderr_path.read_text()
+
+
+async def test_a_usage_error_is_not_held_by_a_watcher(launch: Factory) -> None:
+    launched = launch("--exit", "2")
+    exit_event = await launched.event("exit")
+    record = exit_event["exit"]
+    assert isinstance(record, dict)
+    with pytest.raises(LauncherError, match="refused its own command line"):
+        await launched.client.call("hold", exit_seq=record["seq"], seconds=60)
+    assert await launched.ended() == 2
