@@ -51,7 +51,7 @@ _PROCESS = re.compile(
 _RANK = re.compile(r"\[rank(\d+)\]:\s?")
 _VLLM = re.compile(
     r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL)\s+(?:\d{4}-)?\d\d-\d\d(?: \d\d:\d\d(?::\d\d(?:[.,]\d+)?)?)?\s+"
-    r"(?:\[[^\]]{1,80}\]|[\w./]+:\d+\])\s?"
+    r"(?:\\?\[[^\]]{1,80}\]|[\w./]+:\d+\])\s?"
 )
 _LOOSE = re.compile(
     r"(?:^|[\s-])(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)(?::\s|\s-\s|\s+\[[\w./]+(?::\d+)?\]\s|\s(?=\w+:\s))"

@@ -113,14 +113,16 @@ class Start:
         self.time = line.time or self.time
         if line.pid is not None and len(self.pids) < MAX_ANCHORS:
             self.pids.add(line.pid)
-        signals: list[Signal] = []
         for slot in slots:
+            # What a line says about the phase holds for the anchor on the same line.
             for name in slot.milestones:
                 self._milestone(name, line, where, sequence)
             if slot.frames and not self.ready:
                 self._frame(slot, line, where, sequence)
             if slot.watched and line.level in ("error", "none"):
                 self.watched.add(slot.pattern)
+        signals: list[Signal] = []
+        for slot in slots:
             # Several patterns may know one line: it is still one signal.
             signal = self._anchor(slot, line, where, sequence) if slot.candidates else None
             if signal and all((s.fault, s.role) != (signal.fault, signal.role) for s in signals):
