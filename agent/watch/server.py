@@ -77,6 +77,7 @@ class ServerWatch:
         """Collect and react for ever."""
         try:
             await self.source.connect()
+            self._see_command()
             self._say_breaker()
             self._resume()
             bodies = {
@@ -262,6 +263,7 @@ class ServerWatch:
 
     async def _probe(self) -> None:
         await self.source.probe()
+        self._see_command()
         self._world.metrics.set_breaker(self.name, self._breaker() is not None)
         self._world.metrics.set_override(self.name, bool(self.evidence.status.get("overrides")))
 
@@ -269,6 +271,20 @@ class ServerWatch:
         """Why nothing is started any more: the agent's own breaker, or the launcher's."""
         theirs = "the launcher's own starts failed too often" if self.evidence.status.get("breaker_open") else None
         return self._world.guard.breaker_open(self.name) or theirs
+
+    def _see_command(self) -> None:
+        """Who starts the server with another command has acted as a person: the old command's breaker is closed."""
+        command = str(self.evidence.status.get("command_sha256") or "")
+        if not command:
+            return
+        key = f"watch/command/{self.name}"
+        known = self._world.journal.kv_get(key)
+        if known == command:
+            return
+        self._world.journal.kv_set(key, command)
+        if known is not None and self._world.guard.reset_breaker(self.name):
+            self._world.journal.append_event("breaker-reset", self.name, {"actor": "agent", "reason": "new command"})
+            self._world.narrator.line(f"{self.name}: its command has changed: the circuit breaker is closed")
 
     def _say_breaker(self) -> None:
         """A breaker outlives the agent: whoever starts it again must hear that nothing is repaired."""

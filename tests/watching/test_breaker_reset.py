@@ -86,3 +86,19 @@ async def test_whoever_starts_the_agent_again_hears_of_the_open_breaker(served: 
     async with watching(served.spec, tmp_path / "other") as again:
         await again.until(lambda: "agent breaker reset run" in again.said.getvalue())
         assert REASON in again.said.getvalue()
+
+
+@pytest.mark.parametrize("changed", [True, False])
+async def test_only_another_command_closes_the_breaker_of_the_old_one(served: Served, tmp_path, changed: bool) -> None:
+    status, command = served.launcher.status, "aaaa"
+    served.launcher.status = lambda: {**status(), "command_sha256": command}  # type: ignore[method-assign]
+    await served.watch.watch.source.probe()
+    served.watch.watch._see_command()
+    served.watch.watch._world.guard.open_breaker("run", REASON)
+    served.watch.watch._see_command()
+    assert served.watch.watch._world.guard.breaker_open("run") is not None
+    command = "bbbb" if changed else "aaaa"
+    await served.watch.watch.source.probe()
+    served.watch.watch._see_command()
+    assert (served.watch.watch._world.guard.breaker_open("run") is None) is changed
+    assert ("command has changed" in served.watch.said.getvalue()) is changed
