@@ -94,7 +94,7 @@ class Liveness:
         if self._child is Child.STOPPED:
             return State.STOPPED, "stopped on request"
         if self._child is Child.DRAINING:
-            return State.DRAINING, "draining on request"
+            return State.DRAINING, "ending on request"
         if self._child is Child.STARTING:
             # An answer of /health is not enough: the launcher knows whether its own child gave it.
             return State.STARTING, self._loading or "the server has not answered /health yet"
