@@ -9,12 +9,11 @@ from agent.watch.liveness import Standing
 
 STATES = {
     IncidentState.OPEN: "INCIDENT",
-    IncidentState.ACTING: "acting on",
     IncidentState.AWAITING_APPROVAL: "WAITS FOR APPROVAL",
-    IncidentState.VERIFYING: "verifying",
     IncidentState.RESOLVED: "RESOLVED",
     IncidentState.UNRESOLVED: "UNRESOLVED",
 }
+UNDER_WAY = (IncidentState.ACTING, IncidentState.VERIFYING)
 
 
 class Narrator:
@@ -43,7 +42,7 @@ class Narrator:
     def incident(self, incident: Incident) -> None:
         """An incident changed; what was already said is not said again."""
         key = (incident.state, incident.fault, incident.summary, incident.note)
-        if self._said.get(incident.id) != key:
+        if incident.state not in UNDER_WAY and self._said.get(incident.id) != key:
             self._said[incident.id] = key
             self.line("\n".join(_incident_lines(incident)))
         for action in incident.actions:
@@ -53,7 +52,8 @@ class Narrator:
 
     def _action(self, action: Action) -> None:
         key = (action.state, action.outcome)
-        if self._said.get(action.id) == key:
+        decided_alone = action.state is ActionState.APPROVED and action.mode is Mode.AUTO
+        if decided_alone or self._said.get(action.id) == key:
             return
         self._said[action.id] = key
         self.line("\n".join(_action_lines(action)))
@@ -81,11 +81,16 @@ class Troubles:
 
 
 def _incident_lines(incident: Incident) -> list[str]:
+    """The cause once, when it is named; then only what is new. What is being done, the actions say."""
     mechanism = f" ({incident.mechanism.value})" if incident.mechanism else ""
-    head = f"{STATES[incident.state]} {incident.id} {incident.severity.value} {incident.fault}{mechanism}"
-    lines = [f"{head}: {incident.summary}"]
+    name = f"{STATES[incident.state]} {incident.id} {incident.fault}{mechanism}"
+    if incident.state is IncidentState.AWAITING_APPROVAL:
+        return [name]
+    if incident.state is IncidentState.RESOLVED:
+        return [f"{name}: {incident.note}" if incident.note else name]
+    lines = [f"{name} [{incident.severity.value}]: {incident.summary}"]
     if incident.note:
-        lines.append(f"next: {incident.note}")
+        lines.append(f"what to do: {incident.note}")
     return lines
 
 
