@@ -9,6 +9,8 @@ import time
 from tests.loop.conftest import Start, only, order, serving
 from tests.support.load import Shape, run_burst
 
+# Long enough for a request to fall into the proof, so that the step fails and is not called held.
+IN_THE_PROOF = {"hold_seconds": 5, "serving_seconds": 30, "request_seconds": 10}
 BURST = Shape(requests=16, concurrency=16, max_tokens=60)
 
 
@@ -80,7 +82,7 @@ def test_a_fault_that_never_holds_opens_the_breaker_and_a_person_closes_it(start
         "2",
         "--fault",
         "oom-above=0",
-        settings={"breaker": {"failures": 2, "window_seconds": 900}},
+        settings={"breaker": {"failures": 2, "window_seconds": 900}, "verify": IN_THE_PROOF},
     )
     serving(agent)
 
@@ -104,7 +106,11 @@ def test_at_the_floor_it_stays_down_across_the_agent_and_a_reset_brings_it_back(
     agent = start(
         *("--max-num-seqs", "2", "--max-num-batched-tokens", "512", "--num-gpu-blocks-override", "1024"),
         *("--max-model-len", "8192", "--fault", "oom-above=0"),
-        settings={"breaker": {"failures": 50}, "budget": {"actions": 50}},
+        settings={
+            "breaker": {"failures": 50},
+            "budget": {"actions": 50},
+            "verify": IN_THE_PROOF,
+        },
     )
     serving(agent)
 
@@ -122,7 +128,7 @@ def test_at_the_floor_it_stays_down_across_the_agent_and_a_reset_brings_it_back(
     os.kill(watcher.pid, signal.SIGKILL)
     agent.wait(20, "the watcher's return", lambda: agent.watcher_process() not in (None, watcher))
     agent.wait(20, "its word on the breaker", lambda: agent.status() and agent.status()["breaker_open"])
-    time.sleep(4)
+    time.sleep(3)
     assert len(agent.exits()) == deaths and not agent.health(), "started again although its breaker is open"
     assert (agent.probe_status("/livez"), agent.probe_status("/readyz")) == (200, 503)
     order(agent, "breaker", "reset")
