@@ -29,11 +29,7 @@ from agent.watch.world import ServerSpec, World
 WANTED = (
     "vllm:generation_tokens_total",
     "vllm:prompt_tokens_total",
-    "vllm:num_requests_running",
-    "vllm:num_requests_waiting",
     "vllm:request_success_total",
-    "vllm:num_preemptions_total",
-    "http_requests_total",
 )
 SLOW_SECONDS = 10.0
 HOLD_SECONDS = 60.0
@@ -232,8 +228,14 @@ class ServerWatch:
                 self.keeper.close(self.keeper.active, IncidentState.RESOLVED, "the server came back by itself")
 
     def _gone(self) -> None:
+        """Attach mode: it answers no more. Its log may say that somebody asked for that."""
         self.evidence.saw_gone()
-        self._died(None)
+        if self.log.session.shutdown_requested:
+            self._world.narrator.line(f"{self.name} was shut down on request, as its log says")
+            self._asked_end()
+            self.log.begin()
+        else:
+            self._died(None)
 
     # -- rounds -------------------------------------------------------------------------------------------
 

@@ -51,6 +51,30 @@ async def test_each_death_is_named_from_its_own_lines(tmp_path: Path) -> None:
         assert (await watch.closed(2)).fault == "engine-dead", "the first death's line explained the second"
 
 
+async def test_a_stop_that_its_log_calls_asked_is_no_death(tmp_path: Path) -> None:
+    port, log = free_port(), tmp_path / "vllm.log"
+    spec = ServerSpec(name="chat", url=f"http://127.0.0.1:{port}", logs=(log,))
+    async with watching(spec, tmp_path / "state", settings=FAST) as watch:
+        async with serving(port):
+            log.write_text(ARGUMENTS + READY)
+            await watch.state(State.SERVING)
+            with log.open("a") as file:
+                file.write(
+                    "(APIServer pid=7) INFO 11-30 16:12:41 [launcher.py:254] [shutdown] API server: shutdown triggered\n"
+                )
+            await asyncio.sleep(0.2)
+        await watch.state(State.DEAD)
+        await asyncio.sleep(0.2)
+        assert watch.incidents == []
+        with log.open("a") as file:
+            file.write(ARGUMENTS + READY)
+        async with serving(port):
+            await watch.state(State.SERVING)
+            with log.open("a") as file:
+                file.write(OOM + DEAD)
+        assert (await watch.closed()).fault == "oom-serving", "the old stop hid the next death"
+
+
 async def test_what_a_file_held_before_is_no_news_while_the_server_serves(tmp_path: Path) -> None:
     log = tmp_path / "vllm.log"
     log.write_text(READY + OOM + DEAD + READY)
