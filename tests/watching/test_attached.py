@@ -14,6 +14,7 @@ from tests.watching.server import serving
 from tests.watching.watcher import watching
 
 FAST = Config(poll_seconds=0.05)
+SHUTDOWN = "(APIServer pid=7) INFO 11-30 16:12:41 [launcher.py:254] [shutdown] API server: shutdown triggered\n"
 
 
 async def test_a_death_without_a_log_is_told_once_and_its_return_ends_nothing_twice(tmp_path: Path) -> None:
@@ -59,9 +60,7 @@ async def test_a_stop_that_its_log_calls_asked_is_no_death(tmp_path: Path) -> No
             log.write_text(ARGUMENTS + READY)
             await watch.state(State.SERVING)
             with log.open("a") as file:
-                file.write(
-                    "(APIServer pid=7) INFO 11-30 16:12:41 [launcher.py:254] [shutdown] API server: shutdown triggered\n"
-                )
+                file.write(SHUTDOWN)
             await asyncio.sleep(0.2)
         await watch.state(State.DEAD)
         await asyncio.sleep(0.2)
