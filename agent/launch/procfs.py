@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.launch.redaction import redact
+from agent.launch.redaction import redact_argv
 
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
@@ -98,7 +98,8 @@ def command_line(pid: int, limit: int = 200) -> str:
         raw = (PROC / str(pid) / "cmdline").read_bytes()
     except OSError:
         return ""
-    return redact(raw.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace"))[:limit]
+    words = raw.rstrip(b"\0").decode("utf-8", "replace").split("\0")
+    return " ".join(redact_argv(words))[:limit]
 
 
 def listens(port: int, pids: Iterable[int]) -> bool | None:

@@ -1,7 +1,10 @@
-"""What may leave the machine: command lines and environments without their secrets.
+"""What may leave the machine: command lines, environments and text without their secrets.
 
-In: argument lists, text, environments. Out: the same with secrets replaced by ``***``. Never decides who may
-read; it is the last step before text goes to a socket, an incident or a file.
+In: argument lists, text, environments. Out: the same with secrets replaced by a mark. Never decides who may
+read; it is the last step before text goes to a socket, an incident, a chat room or a file. Secrets are known by the
+name before them (``AWS_SECRET_ACCESS_KEY=``), by the flag (``--api-key``), by their place in a URL, or by the form
+that their issuer gave them (``hf_…``, ``xapp-…``); where a name decides, all of its value goes: a whole list, all that
+is in quotes.
 """
 
 from __future__ import annotations
@@ -14,24 +17,61 @@ SECRET_FLAGS = frozenset({"--api-key", "--hf-token", "--token", "--ssl-keyfile-p
 SHOWN_ENV = re.compile(r"^(VLLM_|TRITON_|PYTORCH_|CUDA_|NCCL_|TORCH|HF_HUB_OFFLINE$|NVIDIA_VISIBLE_DEVICES$)")
 SECRET_NAME = re.compile(r"(?i)(key|token|secret|passw|credential|auth)")
 
+# argparse takes an unambiguous beginning of a flag too: --api-k is --api-key.
+_FLAG = r"--(?:(?:admin[-_])?api[-_]k(?:ey?)?|hf[-_]token|token|ssl[-_]keyfile[-_]password)"
+_NAME = (
+    r"(?:(?:api|access|secret|private|auth|account|signing|encryption|shared|subscription)[_-]?(?:access[_-]?)?keys?"
+    r"|(?<!eos_)(?<!bos_)(?<!pad_)(?<!unk_)token(?!\\*['\"]?\s*[=:]\s*\d+\b)"
+    r"|secret|passw(?:or)?d|passphrase|_pwd|amz-signature|amz-credential|(?<=[?&])(?:sig|signature|key))"
+)
+_VALUE = r"(?:\[[^\]]*|(?P<quote>\\*['\"])(?:(?!(?P=quote)).)*|[^\s'\",\])}]{3,})"
+
+# Each keeps its group ``keep`` and masks the rest. Every one is linear in the text: no repeat within a repeat.
 _PATTERNS = (
-    re.compile(r"(?i)(\bbearer\s+)[^\s\"',]+"),
-    re.compile(r"(--(?:api-key|hf-token|token|admin-api-key|ssl-keyfile-password)(?:=|\s+))[^\s\"']+"),
+    re.compile(r"(?P<keep>)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END|\Z)", re.DOTALL),
+    re.compile(rf"(?P<keep>{_FLAG}\\*['\"]\s*,\s*)(?:\\*['\"](?!-)[^'\"]*['\"]\s*,?\s*)+"),
+    re.compile(rf"(?P<keep>{_FLAG}(?:=|[ \t]+))(?!-)[^\s]+(?:[ \t]+(?!-)[^\s]+)*"),
     re.compile(
-        r"(?i)(['\"]?\b[\w-]*(?:api[_-]?key|token|secret|password|passwd)\b['\"]?\s*[=:]\s*)(?!None\b|\d+\b|\*\*\*)['\"]?[^\s,'\"\])}]{6,}['\"]?"
+        r"(?i)(?P<keep>authorization\\*['\"]?\s*[=:,]\s*(?:b?\\*['\"])?(?:(?:bearer|basic|token|digest)\s+)?)"
+        r"(?!None\b|null\b)[^\s'\",\\]+"
     ),
-    re.compile(r"(://[^/\s:@]+:)[^@\s/]+(?=@)"),
+    re.compile(r"(?i)(?P<keep>\b(?:bearer|basic)\s+)(?!auth)[A-Za-z0-9._~+/=-]{6,}"),
+    re.compile(r"(?i)(?P<keep>cookie\\*['\"]?\s*[=:]\s*(?:\\*['\"])?)[^'\"\r\n]+"),
     re.compile(
-        r"()\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|xox[abeprs]-[A-Za-z0-9-]{8,}|gh[pousr]_[A-Za-z0-9]{16,})"
+        rf"(?i)(?P<keep>{_NAME}\\*['\"]?\s*[=:]\s*)(?!None\b|null\b|['\"]?\*\*\*|\[?redacted|['\"]{{2}}){_VALUE}",
+        re.DOTALL,
+    ),
+    re.compile(r"(?P<keep>://)[^/\s?#]+(?=@)"),
+    re.compile(r"(?P<keep>hooks\.slack\.com/\w+/)[^\s'\"<>|]+"),
+    re.compile(
+        r"(?P<keep>)\b(?:hf_(?:(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{8,}|[a-z]{14,})|sk-[A-Za-z0-9_-]{6,}"
+        r"|xox[a-z](?:\.xox[a-z])?-[A-Za-z0-9-]{6,}|xapp-[A-Za-z0-9-]{6,}|gh[pousr]_[A-Za-z0-9]{10,}"
+        r"|github_pat_\w{10,}|glpat-[\w-]{8,}|(?:AKIA|ASIA)[0-9A-Z]{12,}|AIza[\w-]{30,}|ya29\.[\w-]{10,}"
+        r"|nvapi-[\w-]{8,}|npm_[A-Za-z0-9]{20,}|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{6,}[A-Za-z0-9._-]*)"
     ),
 )
 
 
-def redact(text: str) -> str:
-    """``text`` with keys, tokens, passwords and bearer headers replaced by ``***``."""
+def redact(text: str, mark: str = MASK) -> str:
+    """``text`` with keys, tokens, passwords, bearer headers and credentials in URLs replaced by ``mark``."""
     for pattern in _PATTERNS:
-        text = pattern.sub(rf"\g<1>{MASK}", text)
+        text = pattern.sub(lambda match: _masked(match, mark), text)
     return text
+
+
+def _masked(match: re.Match[str], mark: str) -> str:
+    """What is kept, the opening bracket or quote of the value, the mark."""
+    hidden = match[0][len(match["keep"]) :]
+    opened = re.match(r"\[\s*|\\*['\"]", hidden) if match["keep"] else None
+    if mark in (hidden, hidden.strip("'\"[]\\ ")):
+        return match[0]
+    return f"{match['keep']}{opened[0] if opened else ''}{mark}"
+
+
+def _names_secret(name: str) -> bool:
+    """Whether a word of a command line is a secret flag, or the beginning of one that argparse takes for it."""
+    plain = name.replace("_", "-")
+    return plain in SECRET_FLAGS or plain in ("--api-k", "--api-ke")
 
 
 def redact_argv(argv: Sequence[str]) -> list[str]:
@@ -42,7 +82,7 @@ def redact_argv(argv: Sequence[str]) -> list[str]:
     masking = False
     for token in argv:
         name, has_value, _ = token.partition("=")
-        if name.replace("_", "-") in SECRET_FLAGS:
+        if _names_secret(name):
             masking = not has_value
             shown.append(f"{name}={MASK}" if has_value else token)
         elif masking and not token.startswith("-"):
