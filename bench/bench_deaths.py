@@ -22,7 +22,7 @@ from tests.support.supervised import Supervised, fetch
 
 KILLS = 20
 STARTS = 5
-START = ("--seed-start-seconds", "2")
+START = ("--sim-start-seconds", "2")
 
 
 def wait_health(url: str, seconds: float = 60.0) -> float:

@@ -19,7 +19,7 @@ VERSIONS = ("0.32.0", "0.25.1")
 #: The stand-in's own flags: name -> (default, what it is).
 SIM_FLAGS: dict[str, tuple[str, str]] = {
     "--fault": ("", "NAME[=ARG], may be given several times"),
-    "--seed-start-seconds": ("0.1", "how long the start takes"),
+    "--sim-start-seconds": ("0.1", "how long the start takes"),
     "--sim-step-seconds": ("0.01", "how long one engine step takes"),
     "--sim-gpu-gib": ("80", "the card's total memory"),
     "--sim-weights-gib": ("16", "the model's weights"),

@@ -133,7 +133,7 @@ def parse(argv: Sequence[str]) -> Settings:
         kv_bytes_per_token=int(flags.sim("--sim-kv-bytes-per-token")),
         version=version,
         step_seconds=flags.sim("--sim-step-seconds"),
-        start_seconds=flags.sim("--seed-start-seconds"),
+        start_seconds=flags.sim("--sim-start-seconds"),
         hang_notice=flags.sim("--sim-hang-notice"),
         stats_seconds=flags.sim("--sim-stats-seconds"),
         smi=flags.text("--sim-smi", ""),
