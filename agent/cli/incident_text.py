@@ -67,13 +67,17 @@ def _action(action: Action) -> Iterator[str]:
     for reason in action.why:
         yield f"      why     {plain(reason)}"
     for proof in action.proof:
+        if proof.passed is None and action.state.final:
+            continue  # never begun
         verdict = {None: "open", True: "yes", False: "no"}[proof.passed]
         subject = f" {proof.subject}" if proof.subject else ""
         detail = f": {plain(proof.detail)}" if proof.detail else ""
         yield f"      proof   {proof.kind}{subject} — {verdict}{detail}"
-    if action.outcome:
-        yield f"      result  {plain(action.outcome)}"
-    if action.undo and action.state is ActionState.VERIFIED:
+    if action.outcome_beyond_proof:
+        yield f"      result  {plain(action.outcome_beyond_proof)}"
+    if action.cost and action.state is ActionState.AWAITING_APPROVAL:
+        yield f"      cost    {plain(action.cost)}"
+    if action.undo and action.state in (ActionState.VERIFIED, ActionState.AWAITING_APPROVAL):
         yield f"      undo    {plain(action.undo)}"
 
 

@@ -96,6 +96,12 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     proof: tuple[Proof, ...] = ()
     outcome: str | None = None
 
+    @property
+    def outcome_beyond_proof(self) -> str | None:
+        """The outcome where it says more than the details of the proofs, which a display shows anyhow."""
+        details = [proof.detail for proof in self.proof if proof.detail and proof.passed is not None]
+        return None if self.outcome in (*details, "; ".join(details), "") else self.outcome
+
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True, rename={"fault": "class"}):
     """One cause and its whole life. ``fault`` is ``class`` on the wire."""

@@ -1,4 +1,9 @@
-"""What the watcher says on its terminal: one line per thing that happened, cause first, numbers with units."""
+"""What the watcher says on its terminal: one line per thing that happened, cause first, numbers with units.
+
+In: servers' states and incidents as they change. Out: lines with the time of day (UTC) on one stream, read live or
+with `grep` afterwards. The arithmetic of an action is said once, when the action is first shown; what the proofs say
+is not said a second time as the outcome.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +28,7 @@ class Narrator:
         self._out = out
         self._clock = clock
         self._said: dict[str, tuple[object, ...]] = {}
+        self._reasons: dict[str, set[str]] = {}  # incident -> the reasons told
 
     def line(self, text: str) -> None:
         """One line; further lines of ``text`` are indented under it."""
@@ -40,27 +46,35 @@ class Narrator:
         self.line(f"{server} is {standing.state.value}: {standing.reason}")
 
     def incident(self, incident: Incident) -> None:
-        """An incident changed; what was already said is not said again."""
+        """An incident changed; what was already said is not said again. Its end is said last."""
+        if not incident.state.closed:
+            self._incident(incident)
+        for action in incident.actions:
+            self._action(action, self._reasons.setdefault(incident.id, set()))
+        if incident.state.closed:
+            self._incident(incident)
+            self._forget(incident)
+
+    def _incident(self, incident: Incident) -> None:
         key = (incident.state, incident.fault, incident.summary, incident.note)
         if incident.state not in UNDER_WAY and self._said.get(incident.id) != key:
             self._said[incident.id] = key
             self.line("\n".join(_incident_lines(incident)))
-        for action in incident.actions:
-            self._action(action)
-        if incident.state.closed:
-            self._forget(incident)
 
-    def _action(self, action: Action) -> None:
+    def _action(self, action: Action, told: set[str]) -> None:
         key = (action.state, action.outcome)
         decided_alone = action.state is ActionState.APPROVED and action.mode is Mode.AUTO
         if decided_alone or self._said.get(action.id) == key:
             return
         self._said[action.id] = key
-        self.line("\n".join(_action_lines(action)))
+        why = [reason for reason in action.why if reason not in told]
+        told.update(why)
+        self.line("\n".join(_action_lines(action, why)))
 
     def _forget(self, incident: Incident) -> None:
         for key in (incident.id, *(action.id for action in incident.actions)):
             self._said.pop(key, None)
+        self._reasons.pop(incident.id, None)
 
 
 class Troubles:
@@ -87,18 +101,27 @@ def _incident_lines(incident: Incident) -> list[str]:
     if incident.state is IncidentState.AWAITING_APPROVAL:
         return [name]
     if incident.state is IncidentState.RESOLVED:
-        return [f"{name}: {incident.note}" if incident.note else name]
+        return [f"{name}: {_ending(incident)}"]
     lines = [f"{name} [{incident.severity.value}]: {incident.summary}"]
     if incident.note:
         lines.append(f"what to do: {incident.note}")
     return lines
 
 
-def _action_lines(action: Action) -> list[str]:
+def _ending(incident: Incident) -> str:
+    """What repaired it, by name: the proofs stand right above. Without a repair, what is known of the end."""
+    kept = [action.change for action in incident.actions if action.state is ActionState.VERIFIED]
+    if kept:
+        return f"repaired and proven: {'; '.join(kept)}"
+    return incident.note or "it ended without a repair"
+
+
+def _action_lines(action: Action, why: list[str]) -> list[str]:
+    """``why``: the reasons that this incident has not told yet."""
     lines = [f"action {action.id} {action.action} [{action.state.value}]: {action.change}"]
-    if action.state in (ActionState.RUNNING, ActionState.PROPOSED, ActionState.AWAITING_APPROVAL):
-        lines += [f"  {why}" for why in action.why]
+    lines += [f"  {reason}" for reason in why]
     if action.state is ActionState.AWAITING_APPROVAL:
+        lines += [f"  cost: {action.cost}"] if action.cost else []
         lines.append(f"  approve: agent approve {action.id}    deny: agent deny {action.id}")
     if action.state is ActionState.PROPOSED and action.mode is Mode.DRY_RUN:
         lines.append("  dry run: nothing was changed")
@@ -108,6 +131,6 @@ def _action_lines(action: Action) -> list[str]:
         for proof in action.proof
         if proof.passed is not None and action.state.final
     ]
-    if action.outcome:
-        lines.append(f"  {action.outcome}")
+    if action.outcome_beyond_proof:
+        lines.append(f"  {action.outcome_beyond_proof}")
     return lines

@@ -390,7 +390,7 @@ class ServerWatch:
         try:
             await hands.hold(seq, HOLD_SECONDS)
         except AgentError as error:
-            self._world.narrator.line(f"{self.name}: the launcher does not hold: {error.message}")
+            self._world.narrator.line(f"{self.name}: the launcher does not wait for the agent: {error.message}")
 
     async def _restart(self, reason: str) -> None:
         if self.source.hands is None:

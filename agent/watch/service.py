@@ -175,10 +175,12 @@ class Watcher:
 
     async def freeze(self, actor: str) -> None:
         self._journal.append_event("freeze", None, {"actor": actor})
+        self._narrator.line(f"frozen by {actor}: nothing is done to any server until `agent thaw`")
         await self._each(self._servers, lambda watch: watch.freeze(True))
 
     async def thaw(self, actor: str) -> None:
         self._journal.append_event("thaw", None, {"actor": actor})
+        self._narrator.line(f"thawed by {actor}: the agent acts again")
         await self._each(self._servers, lambda watch: watch.freeze(False))
 
     async def _each(self, names: Iterable[str], order: Callable[[ServerWatch], Awaitable[None]]) -> None:
@@ -200,6 +202,8 @@ class Watcher:
         names = [server] if server is not None else list(self._servers)
         opened = tuple(name for name in names if self._guard.reset_breaker(name))
         self._journal.append_event("breaker-reset", server, {"actor": actor, "servers": list(opened)})
+        if opened:
+            self._narrator.line(f"circuit breaker of {', '.join(opened)} closed by {actor}")
         await self._each(names, ServerWatch.after_reset)
         return opened
 

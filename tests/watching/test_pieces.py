@@ -8,7 +8,7 @@ import io
 import msgspec
 
 from agent.diagnose import Signal
-from agent.model import Action, ActionState, Confidence, Incident, IncidentState, Mode, Severity
+from agent.model import Action, ActionState, Confidence, Incident, IncidentState, Mode, Proof, Severity
 from agent.notify import Dispatcher
 from agent.serve import AgentMetrics
 from agent.watch.narrate import Narrator
@@ -244,6 +244,7 @@ def test_what_is_remembered_to_say_and_count_once_is_forgotten_at_the_end() -> N
         for state in (IncidentState.OPEN, IncidentState.VERIFYING, IncidentState.RESOLVED):
             one.incident(msgspec.structs.replace(OPEN, id=f"i-{number}", state=state, actions=(done,)))
     assert not one._finished and not one._named and not one._open["chat"] and not one._narrator._said
+    assert not one._narrator._reasons
 
 
 def test_what_was_said_is_not_said_again_and_a_closed_terminal_is_no_end() -> None:
@@ -259,3 +260,31 @@ def test_a_waiting_action_says_how_to_decide_it() -> None:
     waits = msgspec.structs.replace(RESTART, state=ActionState.AWAITING_APPROVAL, why=("KV cache too small",))
     tell(one, IncidentState.AWAITING_APPROVAL, actions=(waits,))
     assert "agent approve a-1" in said.getvalue() and "KV cache too small" in said.getvalue()
+
+
+def test_the_arithmetic_is_said_once_and_what_the_proofs_say_is_not_said_again() -> None:
+    one, _, said = report()
+    proof = Proof(kind="serving", within_seconds=60, passed=True, detail="serving after 0.6 s")
+    asked = msgspec.structs.replace(
+        RESTART, state=ActionState.AWAITING_APPROVAL, why=("pool too small",), cost="slower"
+    )
+    tell(one, IncidentState.AWAITING_APPROVAL, actions=(asked,))
+    running = msgspec.structs.replace(asked, state=ActionState.RUNNING)
+    done = msgspec.structs.replace(
+        asked, state=ActionState.VERIFIED, proof=(proof,), outcome="serving after 0.6 s", change="shorter context"
+    )
+    tell(one, IncidentState.ACTING, actions=(running,))
+    tell(one, IncidentState.RESOLVED, actions=(done,), note="shorter context: serving after 0.6 s")
+    text = said.getvalue()
+    assert text.count("pool too small") == 1 and text.count("serving after 0.6 s") == 1
+    assert "cost: slower" in text and text.rstrip().endswith("repaired and proven: shorter context")
+
+
+def test_an_outcome_that_says_more_than_its_proofs_is_said() -> None:
+    one, _, said = report()
+    proof = Proof(kind="serving", within_seconds=60, passed=False, detail="it died again")
+    back = msgspec.structs.replace(
+        RESTART, state=ActionState.ROLLED_BACK, proof=(proof,), outcome="it died again; rolled back"
+    )
+    tell(one, IncidentState.UNRESOLVED, actions=(back,))
+    assert "it died again; rolled back" in said.getvalue()
