@@ -238,10 +238,11 @@ def _exit_evidence(record: Exit) -> Evidence:
     how = f"signal {record.signal}" if record.signal else f"exit code {record.code}"
     kills = "" if record.oom_kill_delta is None else f", oom_kill counter +{record.oom_kill_delta}"
     asked = "asked for" if record.asked else "nobody asked for it"
+    reason = "" if record.reason.startswith(how) else f" ({record.reason})"
     return Evidence(
         source="exit record",
         where=f"exits.jsonl seq {record.seq}",
-        text=redact(f"{how} at {record.exited_at}, {asked} ({record.reason}){kills}"),
+        text=redact(f"{how} at {record.exited_at}, {asked}{reason}{kills}"),
     )
 
 
