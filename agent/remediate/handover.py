@@ -8,6 +8,8 @@ promises nothing: a command stands there only where it does what the line says.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from agent.model import Action, ActionState, Incident, State
@@ -43,8 +45,7 @@ class Standing:
 def handover(incident: Incident, reason: str, standing: Standing, advice: tuple[str, ...]) -> str:
     """Lines that also read well when a display joins them."""
     lines = [_state(standing, reason)]
-    tried = _tried(incident.actions)
-    lines.append(f"Tried: {tried}." if tried else "Nothing was changed.")
+    lines.append(_attempts(incident.actions))
     steps = [f"`agent incident {incident.id}` shows the evidence and the arithmetic.", *advice]
     last = _last_step(incident, standing)
     if last:
@@ -59,20 +60,31 @@ def _state(standing: Standing, reason: str) -> str:
     if standing.breaker and standing.owned and not standing.dry_run:
         return _sentence(f"The server is DOWN and stays down until a person acts (circuit breaker open): {reason}")
     if standing.frozen:
-        return _sentence(f"The server is DOWN and stays down while frozen: {reason}")
+        why = "" if reason.startswith("frozen") else f": {reason}"
+        return _sentence(f"The server is DOWN and stays down while frozen{why}")
     if standing.owned:
         return _sentence(f"The server is DOWN; the launcher starts it again by its own policy: {reason}")
     return _sentence(f"The server is DOWN: {reason}")
 
 
-def _tried(actions: tuple[Action, ...]) -> str:
-    return "; ".join(_told(it) for it in actions if executed(it) or it.state in ASKED_WORDS)
+def _attempts(actions: tuple[Action, ...]) -> str:
+    """What was done, then what was only asked or proposed."""
+    tried = _in_order(it for it in actions if executed(it))
+    left = _in_order(it for it in actions if it.state in ASKED_WORDS)
+    first = f"Tried: {tried}." if tried else "Nothing was changed."
+    return f"{first} Not done: {left}." if left else first
+
+
+def _in_order(actions: Iterable[Action]) -> str:
+    """Steps that changed and ended alike are told once, with their number."""
+    told = Counter(_told(it) for it in actions)
+    return "; ".join(f"{number} times {one}" if number > 1 else one for one, number in told.items())
 
 
 def _told(action: Action) -> str:
     word = TRIED_WORDS.get(action.state) or ASKED_WORDS.get(action.state) or action.state.value
     why = f", {action.outcome}" if action.outcome and action.state in TRIED_WORDS else ""
-    return f"{action.change} ({word}{why})"
+    return f"{action.change.partition(', attempt ')[0]} ({word}{why})"
 
 
 def _last_step(incident: Incident, standing: Standing) -> str | None:

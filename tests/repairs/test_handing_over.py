@@ -106,7 +106,7 @@ async def test_without_a_launcher_no_breaker_and_no_command_is_named_that_cannot
     done = await run.repair(OOM)
     note = done.note or ""
     assert "attached only" in note and "breaker reset" not in note and "agent thaw" not in note
-    assert "(proposed only)" in note
+    assert "Nothing was changed. Not done: " in note and "(proposed only)" in note
 
 
 async def test_the_note_reads_state_then_attempts_then_numbered_steps(tmp_path):
@@ -117,6 +117,15 @@ async def test_the_note_reads_state_then_attempts_then_numbered_steps(tmp_path):
     assert [line[:3] for line in lines[2:]] == [f"{n}. " for n in range(1, len(lines) - 1)]
     assert "--max-num-seqs (now " in lines[3] and "`agent breaker reset s`" in lines[-1]
     assert all(line.endswith(".") and ".." not in line for line in lines)
+
+
+async def test_equal_attempts_are_told_once_with_their_number(tmp_path):
+    world = dead_world(lambda change, n: Life(dies_after=35.0, of=DEAD), DEAD)
+    done = await agent(world, tmp_path).repair(DEAD)
+    tried = (done.note or "").splitlines()[1]
+    number = sum(1 for it in done.actions if it.state is ActionState.FAILED)
+    assert number > 1 and tried.startswith(f"Tried: {number} times restart with the same command (did not hold")
+    assert "attempt" not in tried
 
 
 async def test_a_card_that_never_rests_is_given_up_and_not_planned_for_ever(tmp_path):
