@@ -15,11 +15,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 def watch_options(function: F) -> F:
     """``--config --listen --state-dir --name --dry-run``."""
     options = (
-        click.option("--config", type=click.Path(path_type=Path), help="The configuration file."),
+        click.option("--config", type=click.Path(path_type=Path), help="The configuration file; none is needed."),
         click.option("--listen", help="HOST:PORT of the API and /metrics (default 127.0.0.1:9911)."),
-        click.option("--state-dir", type=click.Path(path_type=Path), help="Where the journal lives."),
-        click.option("--name", help="The server's name in incidents and metrics."),
-        click.option("--dry-run", is_flag=True, help="Propose actions, take none."),
+        click.option(
+            "--state-dir",
+            type=click.Path(path_type=Path),
+            help="Where the journal lives (default: /var/lib/vllm-agent for root, else ~/.local/state/vllm-agent).",
+        ),
+        click.option(
+            "--name", help="The server's name in incidents and metrics (default: the run-dir's last part, else vllm)."
+        ),
+        click.option("--dry-run", is_flag=True, help="Say what would be done, do none of it."),
     )
     for option in reversed(options):
         function = option(function)

@@ -16,12 +16,22 @@ import click
 from agent.cli.options import watch_options
 
 
-@click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
-@click.option("--run-dir", type=click.Path(path_type=Path), help="The folder shared with the launcher.")
-@click.option("--probe", default="127.0.0.1:9912", show_default=True, help="HOST:PORT of /livez and /readyz.")
-@click.option("--stop-timeout", type=float, help="Seconds between SIGTERM and SIGKILL at a stop.")
+@click.command(
+    context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
+    options_metavar="[OPTIONS] --",
+)
+@click.option(
+    "--run-dir",
+    type=click.Path(path_type=Path),
+    help="This server's own folder: control socket, token, log, exits "
+    "(default: $VLLM_AGENT_RUN_DIR, /run/vllm-agent/default).",
+)
+@click.option(
+    "--probe", default="127.0.0.1:9912", show_default=True, help="HOST:PORT of /livez and /readyz; off = none."
+)
+@click.option("--stop-timeout", type=float, help="Seconds from SIGTERM to SIGKILL at a stop (default 25).")
 @watch_options
-@click.argument("command", nargs=-1, required=True)
+@click.argument("command", nargs=-1, required=True, metavar="COMMAND...")
 def run(
     run_dir: Path | None,
     probe: str,
@@ -33,7 +43,7 @@ def run(
     dry_run: bool,
     command: tuple[str, ...],
 ) -> int:
-    """Start COMMAND (for example: vllm serve MODEL) and watch it."""
+    """Start COMMAND and watch it, for example: agent run -- vllm serve MODEL --port 8000"""
     from agent.launch import default_run_dir, server_api_key
     from agent.launch import main as launch
 

@@ -13,9 +13,15 @@ from agent.cli.options import default_state_dir, watch_options
 
 
 @click.command()
-@click.option("--run-dir", type=click.Path(path_type=Path), help="The launcher's run-dir.")
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Watch the server of the launcher with this run-dir.")
 @click.option("--url", help="Attach to a server that nothing wraps: http(s)://HOST:PORT[/root] or unix:/PATH.")
-@click.option("--log", "logs", multiple=True, type=click.Path(path_type=Path), help="A log file to follow.")
+@click.option(
+    "--log",
+    "logs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="With --url: the server's log file, to follow. Repeatable.",
+)
 @watch_options
 def watch(
     run_dir: Path | None,
@@ -27,7 +33,7 @@ def watch(
     name: str | None,
     dry_run: bool,
 ) -> int:
-    """Collect, judge, decide, and ask the launcher to act."""
+    """Watch a server: with --run-dir under its launcher, which acts for the agent; with --url only looking."""
     from agent.watch import CommandLine, serve
 
     given = CommandLine(

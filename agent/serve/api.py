@@ -15,7 +15,7 @@ from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
 from agent.errors import AgentError, NotFoundError, UsageError
-from agent.model import Action
+from agent.model import Action, Incident
 from agent.serve.backend import Backend
 from agent.serve.guard import Token, authorised, errors_as_json, is_loopback
 from agent.serve.metrics import AgentMetrics
@@ -92,10 +92,7 @@ class _Routes:
         return _json({"incidents": self._backend.incidents(int(text))})
 
     async def incident(self, request: web.Request) -> web.Response:
-        incident = self._backend.incident(request.match_info["id"])
-        if incident is None:
-            raise NotFoundError("there is no incident of that id", remedy="see `agent incidents`")
-        return _json(incident)
+        return _json(self._known_incident(request.match_info["id"]))
 
     async def approve(self, request: web.Request) -> web.Response:
         body = await _body(request)
@@ -122,17 +119,25 @@ class _Routes:
         given = request.match_info["id"]
         if not given.startswith("i-"):
             return given
-        incident = self._backend.incident(given)
-        if incident is None:
-            raise NotFoundError("there is no incident of that id", remedy="see `agent incidents`")
-        waiting = pending(incident.actions)
-        if len(waiting) != 1:
-            ids = ", ".join(action.id for action in waiting) or "none"
+        waiting = pending(self._known_incident(given).actions)
+        if not waiting:
+            raise UsageError(
+                f"incident {given} has 0 actions that wait for approval",
+                remedy=f"see what was decided with `agent incident {given}`",
+            )
+        if len(waiting) > 1:
+            ids = ", ".join(action.id for action in waiting)
             raise UsageError(
                 f"incident {given} has {len(waiting)} actions that wait for approval",
                 remedy=f"name one action; waiting: {ids}",
             )
         return waiting[0].id
+
+    def _known_incident(self, incident_id: str) -> Incident:
+        incident = self._backend.incident(incident_id)
+        if incident is None:
+            raise NotFoundError("there is no incident of that id", remedy="see `agent incidents`")
+        return incident
 
 
 def pending(actions: tuple[Action, ...]) -> tuple[Action, ...]:
