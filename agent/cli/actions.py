@@ -8,6 +8,7 @@ broken.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import urllib.parse
 from pathlib import Path
@@ -53,10 +54,10 @@ def deny(action_id: str, api: str, run_dir: Path | None, output: str) -> None:
 
 @click.group()
 def breaker() -> None:
-    """The circuit breaker that only a person closes."""
+    """The circuit breaker: open after failed repairs; the agent then leaves the server alone."""
 
 
-@breaker.command("reset")
+@breaker.command("reset", short_help="Close it, so that the agent acts again.")
 @click.argument("server", required=False)
 @api_option
 @run_dir_option
@@ -96,7 +97,7 @@ def freeze(api: str, run_dir: Path | None) -> None:
 @api_option
 @run_dir_option
 def thaw(api: str, run_dir: Path | None) -> None:
-    """Allow acting again."""
+    """Allow acting again; a server that died meanwhile is started again."""
     folder = find_run_dir(run_dir, os.environ)
     removed = _touch(folder, frozen=False, named=run_dir is not None)
     try:
@@ -130,7 +131,9 @@ def _touch(run_dir: Path, *, frozen: bool, named: bool) -> bool:
         if not named and not run_dir.is_dir():
             return False
         if frozen:
-            path.touch(mode=0o660)
+            with contextlib.suppress(FileExistsError):
+                # Never through a symbolic link that another member of the group has put there.
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o660))
         else:
             path.unlink(missing_ok=True)
     except OSError as error:

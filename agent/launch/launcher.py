@@ -67,7 +67,7 @@ def run(settings: Settings) -> int:
     be used.
     """
     notices = Notices()
-    run_dir = open_run_dir(settings.run_dir, notices)
+    run_dir = open_run_dir(settings.run_dir, notices, settings.allow_uids)
     guard = Guard(run_dir.lock_fd, settings.launch_id)
     return asyncio.run(_Launcher(settings, run_dir, guard, notices).run())
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import stat
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -65,21 +66,27 @@ class LogStore:
         self._file_count = file_count
         # An anonymous mapping takes memory page by page as it fills; a bytearray would take all of it now.
         self._ring = mmap.mmap(-1, ring_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._retry_at = 0.0
         self._files = self._existing()
         self.end = max((start + size for start, _, size in self._files), default=0)
         self._ring_start = self.end
         self._fd: int | None = None
-        self._retry_at = 0.0
         self._marks: list[int] = []
         self.changed = Bell()
 
     def _existing(self) -> list[tuple[int, Path, int]]:
         found: list[tuple[int, Path, int]] = []
         with contextlib.suppress(OSError):
-            self._folder.mkdir(mode=0o770, exist_ok=True)
+            self._folder.mkdir(mode=0o750, exist_ok=True)
+            if self._folder.lstat().st_uid not in (0, os.geteuid()):
+                # Its owner could exchange the files, or has put a link to a folder of somebody else there.
+                self._report(f"{self._folder} belongs to another user; the log is kept in memory only")
+                self._retry_at = float("inf")
+                return []
             for path in sorted(self._folder.glob("*.log")):
-                if path.stem.isdigit():
-                    found.append((int(path.stem), path, path.stat().st_size))
+                info = path.lstat()
+                if path.stem.isdigit() and stat.S_ISREG(info.st_mode):
+                    found.append((int(path.stem), path, info.st_size))
         return found
 
     @property
@@ -184,7 +191,8 @@ class LogStore:
                 continue
             begin = max(wanted, start)
             try:
-                with path.open("rb") as file:
+                descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+                with os.fdopen(descriptor, "rb") as file:
                     file.seek(begin - start)
                     data = file.read(min(limit, start + size - begin))
             except OSError:

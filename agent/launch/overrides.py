@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
 from agent.errors import LauncherError
 from agent.launch.allow import (
@@ -23,9 +24,10 @@ from agent.launch.allow import (
     refused,
 )
 from agent.launch.command import can_append_flags, without_flags
-from agent.launch.rundir import reject
+from agent.launch.rundir import read_regular, reject
 
 MAX_FILE_BYTES = 64 * 1024
+LABEL_CHARS = 200
 
 
 @dataclass(frozen=True)
@@ -113,8 +115,8 @@ def build(
             remedy="use variables only, or change the wrapper to run `vllm serve` directly",
         )
     incident = args.get("incident")
-    if incident is not None and not isinstance(incident, str):
-        raise refused("incident must be a string or null", "send the incident's id")
+    if incident is not None and not _is_label(incident):
+        raise refused("incident must be a short printable string or null", "send the incident's id")
     checked = tuple(sorted(check_env(name, value, env) for name, value in variables.items()))
     return Overrides(key, flags, checked, unset, incident, created_at)
 
@@ -158,9 +160,7 @@ def load(path: Path, key: Key, argv: Sequence[str], env: Mapping[str, str]) -> t
 def peek(path: Path, key: Key, argv: Sequence[str], env: Mapping[str, str]) -> tuple[Overrides | None, str | None]:
     """The same without touching the file: the set, or what is wrong with it."""
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            return None, f"longer than {MAX_FILE_BYTES} bytes"
-        found = _parse(json.loads(path.read_bytes()), argv, env)
+        found = _parse(json.loads(read_regular(path, MAX_FILE_BYTES)), argv, env)
     except FileNotFoundError:
         return None, None
     except LauncherError as error:
@@ -183,4 +183,10 @@ def _parse(document: object, argv: Sequence[str], env: Mapping[str, str]) -> Ove
     if version is not None and not isinstance(version, str):
         raise ValueError("key.vllm_version is not a string")
     owner = Key(key["command_sha256"], version, None if gpus is None else tuple(gpus))
-    return build(document, owner, argv, env, str(document.get("created_at", "")))
+    created_at = document.get("created_at", "")
+    return build(document, owner, argv, env, created_at if _is_label(created_at) else "")
+
+
+def _is_label(value: object) -> TypeGuard[str]:
+    """One word for a person's terminal: no control character, and not so long that the file is refused later."""
+    return isinstance(value, str) and len(value) <= LABEL_CHARS and value.isascii() and value.isprintable()

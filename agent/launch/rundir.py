@@ -4,6 +4,9 @@ Holds ``lock control.sock token overrides.json exits.jsonl starts.json freeze lo
 typed reads and writes. Never lets a full disk stop the server: every write at run time reports its failure
 and goes on; only at start is an unusable folder an error.
 
+Members of its group may write there, so no file is trusted for its name: none is reached through a symbolic link,
+none is read that is not a regular file of bounded size (a pipe would hold the launcher up for ever).
+
 The lock is an flock, so it goes with its holder; the guard process holds it too, until the old server is
 really gone.
 """
@@ -28,6 +31,7 @@ DEFAULT_RUN_DIR = "/run/vllm-agent/default"
 FOLDER_MODE = 0o2770
 EXITS_MAX_BYTES = 1 << 20
 EXITS_KEPT = 100
+READ_MAX_BYTES = 4 << 20
 LOCK_WAIT_SECONDS = 10.0
 
 
@@ -98,12 +102,12 @@ class RunDir:
     @property
     def frozen(self) -> bool:
         """Whether a person froze all acting; the file is the only truth."""
-        return (self.path / "freeze").exists()
+        return os.path.lexists(self.path / "freeze")
 
     def set_frozen(self, frozen: bool) -> None:
         """Write or remove the freeze file. Raises OSError."""
         if frozen:
-            (self.path / "freeze").touch(mode=0o660)
+            create_once(self.path / "freeze", 0o660)
         else:
             (self.path / "freeze").unlink(missing_ok=True)
 
@@ -111,7 +115,7 @@ class RunDir:
         """The counters, and a notice where the file was unusable (it is then kept as ``.rejected``)."""
         path = self.path / "starts.json"
         try:
-            return Counters.from_json(json.loads(path.read_bytes())), None
+            return Counters.from_json(json.loads(read_regular(path))), None
         except FileNotFoundError:
             return Counters(exit_seq=self.last_exit_seq()), None
         except (OSError, ValueError, RecursionError) as error:
@@ -149,13 +153,13 @@ class RunDir:
 
     def _trim_exits(self, path: Path) -> None:
         if path.exists() and path.stat().st_size > EXITS_MAX_BYTES:
-            lines = path.read_bytes().splitlines(keepends=True)
+            lines = read_regular(path, tail=True).splitlines(keepends=True)
             write_bytes(path, b"".join(lines[len(lines) // 2 :]))
 
     def last_exit(self) -> dict[str, object] | None:
         """The newest readable exit record, or None."""
         try:
-            lines = (self.path / "exits.jsonl").read_bytes().splitlines()
+            lines = read_regular(self.path / "exits.jsonl", tail=True).splitlines()
         except OSError:
             return None
         for line in reversed(lines):
@@ -173,33 +177,51 @@ class RunDir:
 
     def _ensure_token(self) -> str:
         path = self.path / "token"
-        try:
-            info = path.lstat()
-            text = path.read_text(encoding="ascii").strip()
-            own = info.st_uid == os.geteuid() and stat.S_ISREG(info.st_mode) and not info.st_mode & 0o007
-            if own and len(text) == 64:
+        with contextlib.suppress(OSError, ValueError):
+            text = read_regular(path, private=True).decode("ascii").strip()
+            if len(text) == 64:
                 return text
-        except (OSError, ValueError):
-            pass
         token = os.urandom(32).hex()
         write_bytes(path, token.encode() + b"\n", mode=0o640)
         return token
 
 
-def open_run_dir(path: Path, report: Callable[[str], None]) -> RunDir:
-    """Create, check and lock the folder. Raises AgentError with the remedy."""
+def open_run_dir(path: Path, report: Callable[[str], None], trusted_uids: frozenset[int] = frozenset()) -> RunDir:
+    """Create, check and lock the folder. Raises AgentError with the remedy.
+
+    A folder of another user than root, the launcher's or ``trusted_uids`` is refused: its owner could exchange every
+    file in it, and under /tmp anybody may have made it first.
+    """
     remedy = "choose another folder with --run-dir, or make this one writable for this user"
     try:
         path.mkdir(parents=True, exist_ok=True)
-        try:
-            path.chmod(FOLDER_MODE)
-        except PermissionError:
-            report(f"{path} belongs to somebody else; its mode stays as it is")
+        _prepare(path, report, trusted_uids | {0, os.geteuid()})
         return RunDir(path, _lock(path), report)
     except OSError as error:
         raise AgentError(
             f"the run-dir cannot be used: {error.strerror or error}", where=str(path), remedy=remedy
         ) from error
+
+
+def _prepare(path: Path, report: Callable[[str], None], trusted: frozenset[int]) -> None:
+    """Check the owner of what was really opened, then set its mode."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        info = os.fstat(descriptor)
+        strangers = [uid for uid in (info.st_uid, path.lstat().st_uid) if uid not in trusted]
+        if strangers:
+            raise UsageError(
+                f"the run-dir, or the link to it, belongs to user {strangers[0]}",
+                where=str(path),
+                remedy=f"choose another folder with --run-dir, or trust that user with --allow-uid {strangers[0]}",
+            )
+        try:
+            os.fchmod(descriptor, FOLDER_MODE)
+        except PermissionError:
+            open_to = ", and everybody may write there" if info.st_mode & stat.S_IWOTH else ""
+            report(f"{path} belongs to somebody else; its mode stays as it is{open_to}")
+    finally:
+        os.close(descriptor)
 
 
 def _lock(path: Path) -> int:
@@ -252,9 +274,35 @@ def reject(path: Path) -> str:
     return str(target)
 
 
+def create_once(path: Path, mode: int) -> None:
+    """An empty file, unless something of that name is there; never through a symbolic link. Raises OSError."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
+
+
+def read_regular(path: Path, limit: int = READ_MAX_BYTES, *, tail: bool = False, private: bool = False) -> bytes:
+    """The content of a regular file that is no symbolic link. Raises OSError, also where it is longer than ``limit``;
+    with ``tail`` the last ``limit`` bytes of it. ``private``: it must be this user's and closed to others.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        if private and (info.st_uid != os.geteuid() or info.st_mode & 0o007):
+            raise OSError(errno.EPERM, "of another user, or open to others")
+        if tail and info.st_size > limit:
+            file.seek(-limit, os.SEEK_END)
+        data = file.read(limit + 1)
+    if len(data) > limit and not tail:
+        raise OSError(errno.EFBIG, f"longer than {limit} bytes")
+    return data[:limit]
+
+
 def append_lines(path: Path, lines: bytes) -> None:
     """All of ``lines`` or nothing; a half line that a crash left before them is ended first. Raises OSError."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(path, flags, 0o640)
     try:
         size = os.fstat(descriptor).st_size
         torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"

@@ -9,6 +9,7 @@ were missed.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from contextlib import aclosing
 from pathlib import Path
@@ -234,7 +235,7 @@ class LauncherSide:
         await self._refresh()
 
     def frozen(self) -> bool:
-        return (self._run_dir / "freeze").exists()
+        return os.path.lexists(self._run_dir / "freeze")
 
     async def freeze(self, frozen: bool) -> None:
         await self._client.call("freeze" if frozen else "thaw")
