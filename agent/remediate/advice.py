@@ -68,7 +68,7 @@ def _memory(cause: Cause, situation: Situation) -> tuple[str, ...]:
     refused = allocator.refusal(cause, situation)
     if mechanism is Mechanism.FRAGMENTATION and refused:
         reasons.append(f"expandable segments were not set: {refused}")
-    if not situation.can_append_flags:
+    if situation.has_hands and not situation.can_append_flags:
         reasons.append("the agent cannot: the command takes no appended flags")
     return (_smaller(situation).rstrip(".") + (f" ({'; '.join(reasons)})." if reasons else "."),)
 

@@ -89,7 +89,9 @@ def _told(action: Action) -> str:
 
 def _last_step(incident: Incident, standing: Standing) -> str | None:
     """The command that ends the incident's consequences."""
-    if not standing.owned or standing.dry_run:
+    if not standing.owned:
+        return "start the server again where it was started: the agent only watches it" if standing.down else None
+    if standing.dry_run:
         return None
     reset = f"agent breaker reset {incident.server}"
     if standing.frozen:

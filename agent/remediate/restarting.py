@@ -65,6 +65,8 @@ def _tried_in_vain(action: Action) -> bool:
 
 def _unchanged_because(situation: Situation) -> tuple[str, ...]:
     """Why the change that would cure it is not made."""
+    if not situation.has_hands:
+        return ("attached only: the agent has no hands on the server, so its settings stay as they are",)
     if not situation.can_append_flags:
         return ("no flag can be appended to this command (a shell or a wrapper), so its settings stay as they are",)
     failed = [it for it in situation.previous if it.action != ACTION and it.state in IN_VAIN and it.outcome]

@@ -74,7 +74,7 @@ def authorised(token: Token) -> Callable[[Handler], Handler]:
                     403,
                     "no-token",
                     "this watcher has no token, so it takes no orders",
-                    "start it with a run-dir",
+                    "orders are taken by a watcher of a launcher: agent run, or agent watch --run-dir DIR",
                 )
             scheme, _, given = request.headers.get("Authorization", "").partition(" ")
             same = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), expected.encode())

@@ -106,6 +106,7 @@ async def test_without_a_launcher_no_breaker_and_no_command_is_named_that_cannot
     done = await run.repair(OOM)
     note = done.note or ""
     assert "attached only" in note and "breaker reset" not in note and "agent thaw" not in note
+    assert "start the server again where it was started" in note
     assert "Nothing was changed. Not done: " in note and "(proposed only)" in note
 
 
