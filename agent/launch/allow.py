@@ -10,17 +10,21 @@ code as the server's user. A path is taken only where root alone can write, for 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 from agent.errors import LauncherError
 
-_SEGMENTS = re.compile(r"^expandable_segments:(True|False)$")
+_SEGMENTS = re.compile(r"expandable_segments:(True|False)\Z")
+_NUMBER = {"int": re.compile(r"[0-9]{1,18}\Z"), "float": re.compile(r"[0-9]{0,4}\.?[0-9]{1,18}\Z")}
+_LINKS_MAX = 40
+_SHOWN_CHARS = 200
 
 
 @dataclass(frozen=True)
@@ -81,22 +85,28 @@ def check_flag(name: object, value: object) -> tuple[str, str | None]:
     """The canonical ``(name, value)``; None for a switch. Raises LauncherError with code ``refused``."""
     rule = ALLOWED_FLAGS.get(name) if isinstance(name, str) else None
     if rule is None:
-        raise refused(f"flag {name!r} may not be overridden", f"use one of {', '.join(ALLOWED_FLAGS)}")
+        raise refused(f"flag {_shown(name)} may not be overridden", f"use one of {', '.join(ALLOWED_FLAGS)}")
     if rule.kind == "switch":
         if value not in (None, "", True):
-            raise refused(f"{rule.name} takes no value, got {value!r}", "send null as its value")
+            raise refused(f"{rule.name} takes no value, got {_shown(value)}", "send null as its value")
         return rule.name, None
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise refused(f"{rule.name} needs a number, got {value!r}", "send the number as a string")
+        raise refused(f"{rule.name} needs a number, got {_shown(value)}", "send the number as a string")
     return rule.name, _number(rule.name, str(value), rule.kind, rule.minimum, rule.maximum)
 
 
+def _shown(value: object) -> str:
+    """What was sent, short enough for an error line."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+
+
 def _number(name: str, text: str, kind: str, low: float | None, high: float | None) -> str:
+    """Plain ASCII digits: what Python takes beyond them (``1_0``, ``٣``, ``nan``) a server may read otherwise."""
     text = text.strip()
-    try:
-        number: float = int(text) if kind == "int" else float(text)
-    except ValueError:
-        raise refused(f"{name} needs {kind} and got {text!r}", f"send a plain {kind}") from None
+    if not _NUMBER[kind].match(text.removeprefix("-")):
+        raise refused(f"{name} needs {kind} and got {_shown(text)}", f"send a plain {kind}")
+    number: float = int(text) if kind == "int" else float(text)
     if not ((low is None or number >= low) and (high is None or number <= high)):
         raise refused(f"{name} {text} is outside {low} to {high}", f"choose a value from {low} to {high}")
     return str(number) if kind == "int" else text
@@ -108,13 +118,13 @@ def check_env(name: object, value: object, operator_env: Mapping[str, str]) -> t
     """
     rule = ALLOWED_ENV.get(name) if isinstance(name, str) else None
     if rule is None:
-        raise refused(f"variable {name!r} may not be overridden", f"use one of {', '.join(ALLOWED_ENV)}")
+        raise refused(f"variable {_shown(name)} may not be overridden", f"use one of {', '.join(ALLOWED_ENV)}")
     if value is None:
         return rule.name, None
     if not isinstance(value, str) or "\0" in value or len(value) > 4096:
         raise refused(f"{rule.name} needs a string of at most 4096 characters", "send a string, or null to unset")
     if rule.kind == "choice" and value not in rule.choices:
-        raise refused(f"{rule.name} may be {' or '.join(rule.choices)}, got {value!r}", "choose one of them")
+        raise refused(f"{rule.name} may be {' or '.join(rule.choices)}, got {_shown(value)}", "choose one of them")
     if rule.kind == "int":
         value = _number(rule.name, value, "int", rule.minimum, rule.maximum)
     if rule.kind == "allocator":
@@ -131,7 +141,7 @@ def _check_allocator(name: str, value: str, operators: str) -> None:
     for pair in _pairs(value):
         if not _SEGMENTS.match(pair) and pair not in known:
             raise refused(
-                f"{name}: {pair!r} is neither expandable_segments nor the operator's own setting",
+                f"{name}: {_shown(pair)} is neither expandable_segments nor the operator's own setting",
                 "send expandable_segments:True or expandable_segments:False",
             )
     if not _pairs(value):
@@ -158,32 +168,63 @@ def merge_allocator(operators: str, override: str) -> str:
 def root_only_problem(path: str, *, folder: bool = False) -> str | None:
     """Why ``path`` is not safe to run or read as code, or None: absolute, there, and writable by root alone.
 
-    Every folder on the way counts, both as written and with symbolic links resolved.
+    Every folder and every symbolic link that the kernel passes on the way counts, so that nobody can exchange one
+    between this look and the use.
     """
     if not path.startswith("/"):
-        return f"{path!r} is not an absolute path"
+        return f"{_shown(path)} is not an absolute path"
     try:
-        resolved = Path(path).resolve(strict=True)
-        literal = Path(os.path.normpath(path))
-        for place in (literal, *literal.parents, resolved, *resolved.parents):
+        for place in _passed(path):
             problem = _owner_problem(place)
             if problem:
                 return problem
         if folder:
-            return None if resolved.is_dir() else f"{path} is not a folder"
-        if not resolved.is_file() or not os.access(resolved, os.X_OK):
+            return None if Path(path).is_dir() else f"{path} is not a folder"
+        if not Path(path).is_file() or not os.access(path, os.X_OK):
             return f"{path} is not an executable file"
     except (OSError, RuntimeError) as error:
         return f"{path}: {error}"
+    except ValueError:
+        return f"{_shown(path)} is no file name"
     return None
 
 
+def _passed(path: str) -> Iterator[Path]:
+    """Every folder, link and file on the way to ``path``, as the kernel walks it (path_resolution(7))."""
+    here, ahead, links = Path("/"), _words(path), 0
+    yield here
+    while ahead:
+        word = ahead.pop(0)
+        if word == "..":
+            here = here.parent
+            continue
+        place = here / word
+        yield place
+        if place.is_symlink():
+            links += 1
+            if links > _LINKS_MAX:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            target = str(place.readlink())
+            here = Path("/") if target.startswith("/") else here
+            ahead = _words(target) + ahead
+        else:
+            here = place
+
+
+def _words(path: str) -> list[str]:
+    return [word for word in path.split("/") if word not in ("", ".")]
+
+
 def _owner_problem(place: Path) -> str | None:
+    if place == Path("/proc"):
+        return f"{place} shows every process something else"
     info = place.lstat()
     if info.st_uid != 0:
         return f"{place} belongs to user {info.st_uid}, not to root"
     if stat.S_ISLNK(info.st_mode):
         return None
-    if info.st_mode & stat.S_IWOTH or (info.st_mode & stat.S_IWGRP and info.st_gid != 0):
+    # The group's bit counts even where the group is root's: containers run users of group 0, and the bit also stands
+    # for whatever an access control list grants (acl(5)).
+    if info.st_mode & (stat.S_IWOTH | stat.S_IWGRP):
         return f"{place} can be written by others than root"
     return None
