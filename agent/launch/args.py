@@ -21,7 +21,7 @@ class Reader:
     def __init__(self, args: Mapping[str, object], *known: str) -> None:
         unknown = sorted(set(args) - set(known))
         if unknown:
-            raise bad(f"unknown argument {unknown[0]!r}", f"use {', '.join(known) or 'no arguments'}")
+            raise bad(f"unknown argument {unknown[0][:200]!r}", f"use {', '.join(known) or 'no arguments'}")
         self._args = args
 
     def text(self, name: str, default: str | None = None) -> str:

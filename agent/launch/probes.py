@@ -1,7 +1,8 @@
 """The probe port: ``/livez`` and ``/readyz`` for a kubelet or a load balancer.
 
 In: a GET. Out: 200 or 503 with ``{state, since, reason, verdict_age_seconds}``. Never more than these two
-paths, and never anything that changes the server. In state *unknown* readiness is what vLLM's own /health
+paths, never more than 128 connections (descriptors are what a restart needs), and never anything that changes the
+server. In state *unknown* readiness is what vLLM's own /health
 says.
 """
 
@@ -18,6 +19,7 @@ from agent.launch.supervisor import Supervisor
 from agent.launch.verbs import Verbs
 
 REQUEST_SECONDS = 5.0
+MAX_CONNECTIONS = 128
 HEALTH_SECONDS = 1.0
 _PHRASE = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
@@ -29,6 +31,7 @@ class ProbeServer:
         self._supervisor = supervisor
         self._verbs = verbs
         self._server: asyncio.AbstractServer | None = None
+        self._open: dict[asyncio.StreamWriter, None] = {}
 
     async def start(self, host: str, port: int) -> None:
         """Raises AgentError where the address is taken or not ours."""
@@ -47,6 +50,8 @@ class ProbeServer:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._make_room()
+        self._open[writer] = None
         try:
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), REQUEST_SECONDS)
             method, path = [*head.split(b" ", 2), b"", b""][:2]
@@ -63,9 +68,17 @@ class ProbeServer:
         except asyncio.CancelledError:
             pass  # the launcher leaves; asyncio 3.10 and 3.11 would print a cancelled handler
         finally:
+            self._open.pop(writer, None)
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
+
+    def _make_room(self) -> None:
+        """Drop whoever has waited longest: a kubelet asks at once, a flood of idle connections does not."""
+        if len(self._open) >= MAX_CONNECTIONS:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
 
     async def _answer(self, method: bytes, path: bytes) -> tuple[int, dict[str, object]]:
         if method not in (b"GET", b"HEAD"):

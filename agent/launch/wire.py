@@ -26,6 +26,10 @@ from agent.launch.rundir import RunDir, short_path
 VERSION = 1
 LINE_BYTES = 64 * 1024
 MAX_CONNECTIONS = 64
+# Each costs a descriptor, which a restart of the server needs as well. Above this not even a refusal is sent.
+MAX_DESCRIPTORS = 2 * MAX_CONNECTIONS
+ID_CHARS = 128
+SHOWN_CHARS = 200
 FIRST_LINE_SECONDS = 30.0
 REFUSAL_SECONDS = 2.0
 
@@ -58,14 +62,22 @@ def parse_request(line: bytes, token: str) -> Request:
             remedy="use a watcher and a launcher of the same release",
         )
     given = document.get("token")
-    if not isinstance(given, str) or not hmac.compare_digest(given.encode(), token.encode()):
+    # JSON can spell half a surrogate pair, which is no UTF-8.
+    if not isinstance(given, str) or not hmac.compare_digest(given.encode("utf-8", "surrogatepass"), token.encode()):
         raise LauncherError("the token is wrong", code="forbidden", remedy="read it from the run-dir's token file")
     verb, args = document.get("verb"), document.get("args", {})
     if not isinstance(verb, str) or not isinstance(args, dict):
         raise LauncherError(
             "verb must be a string and args an object", code="bad-request", remedy="send the verb's name and an object"
         )
-    return Request(document.get("id"), verb, args)
+    return Request(_identity(document.get("id")), verb, args)
+
+
+def _identity(value: object) -> object:
+    """The id to send back: a number or a short word; anything else is not repeated."""
+    if isinstance(value, str):
+        return value if len(value) <= ID_CHARS else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def request_id(line: bytes) -> object:
@@ -73,7 +85,7 @@ def request_id(line: bytes) -> object:
     with contextlib.suppress(ValueError, RecursionError):
         document = json.loads(line)
         if isinstance(document, dict):
-            return document.get("id")
+            return _identity(document.get("id"))
     return None
 
 
@@ -135,6 +147,9 @@ class ControlServer:
         self._run_dir.socket_path.unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._open >= MAX_DESCRIPTORS:
+            writer.transport.abort()
+            return
         self._open += 1
         try:
             refusal = self._refuse(writer)
@@ -201,16 +216,24 @@ class ControlServer:
         call = self._calls.get(request.verb)
         if call is None:
             known = ", ".join(sorted((*self._calls, *self._streams)))
-            raise LauncherError(f"unknown verb {request.verb!r}", code="unknown-verb", remedy=f"use one of {known}")
+            shown = request.verb[:SHOWN_CHARS]
+            raise LauncherError(f"unknown verb {shown!r}", code="unknown-verb", remedy=f"use one of {known}")
         try:
             return await call(request.args)
         except OSError as error:
             raise LauncherError(str(error), code="failed", remedy="check the run-dir's disk and permissions") from error
+        except (ValueError, RecursionError, OverflowError) as error:
+            # Text that is no file name, a number with 10,000 digits: every check is there to refuse such, and the
+            # peer gets an answer also where one did not think of it.
+            raise LauncherError(
+                f"an argument cannot be used: {str(error)[:SHOWN_CHARS]}",
+                code="bad-args", remedy="send plain text and numbers within the documented bounds",
+            ) from error  # fmt: skip
 
     async def _stream(self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Send until the peer closes; a slow peer slows this stream alone."""
         sending = asyncio.ensure_future(self._send_all(request, writer))
-        gone = asyncio.ensure_future(reader.read())
+        gone = asyncio.ensure_future(_until_closed(reader))
         try:
             await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
             if sending.done():
@@ -225,3 +248,9 @@ class ControlServer:
             async for item in items:
                 writer.write(encode({"v": VERSION, "id": request.id, **item}))
                 await writer.drain()
+
+
+async def _until_closed(reader: asyncio.StreamReader) -> None:
+    """Until the peer closes; what it still sends is thrown away piece by piece, never kept."""
+    while await reader.read(LINE_BYTES):
+        pass
