@@ -14,24 +14,25 @@ from __future__ import annotations
 
 import msgspec
 
-from agent.model import Action, ActionState, Cause, Clock, Incident, IncidentState, Mode, Retry, State
+from agent.model import Action, ActionState, Cause, Clock, Incident, IncidentState, Mode, Retry
 from agent.remediate import memoir, restarting
-from agent.remediate.approvals import Approvals, expired
+from agent.remediate.approvals import Approvals
 from agent.remediate.book import Book
 from agent.remediate.ending import Endings
-from agent.remediate.execution import RUNS, Executor, Result
-from agent.remediate.failures import after_failure, unnamed
+from agent.remediate.execution import Executor, Result
+from agent.remediate.failures import after_failure
 from agent.remediate.guard import Guard, executed
 from agent.remediate.hold import Holder
+from agent.remediate.permits import Permits
 from agent.remediate.plan import Plan
 from agent.remediate.planning import plan as make_plans
 from agent.remediate.ports import Hands, Ledger, Observer, SituationSource, View
 from agent.remediate.proving import proofs_of
+from agent.remediate.returning import back, first_sight, newest_cause, too_late
 from agent.remediate.settling import settled
 from agent.remediate.situation import Situation
 from agent.remediate.verification import Outcome, Verifier
 
-FIRST_SIGHT_SECONDS = 30.0
 # A plan whose precondition is gone is made anew with new numbers; a card that never rests must not spin here.
 MOST_REFUSALS = 6
 
@@ -62,6 +63,7 @@ class Remediator:
         self._executor = (
             Executor(server, hands, view, ledger, guard, clock, self._holder) if hands is not None else None
         )
+        self._permits = Permits(server, view, guard, owned=hands is not None)
         self._end = Endings(server, view, ledger, guard, owned=hands is not None)
 
     async def pursue(self, incident: Incident, cause: Cause, source: SituationSource) -> Incident:
@@ -82,13 +84,13 @@ class Remediator:
         """
         async with self._guard.lock(self._server):
             book, cause = self._book(incident), memoir.recall_cause(self._ledger, incident)
-            await self._first_sight()
+            await first_sight(self._view, self._clock)
             pending = next((it for it in reversed(incident.actions) if not it.state.final), None)
             result = await self._resume_action(book, pending, cause, source) if pending is not None else None
-            if result is None and self._back():
+            if result is None and back(self._view):
                 return await self._already_back(book, cause, source)
             if result is None:
-                cause = await self._named(book, cause)
+                cause = await newest_cause(self._view, self._ledger, book, cause)
             return await self._let_go(await self._work(book, cause, source, result))
 
     def approve(self, action_id: str, actor: str) -> Action:
@@ -126,15 +128,15 @@ class Remediator:
                 memoir.remember_cause(self._ledger, book.incident, cause)
             situation = await self._situation(book, cause, source)
             plans = make_plans(cause, situation, self._guard.policy)
-            reason = self._blocked(book, situation)
+            reason = self._permits.blocked(book.incident, situation)
             if reason is not None:
-                self._propose(book, plans[:1])
+                self._permits.propose(book, plans[:1])
                 return self._end.give_up(book, cause, situation, reason)
             if _restless(book):
                 return self._end.nothing_left(
                     book, cause, situation, "the situation changed before each remedy was begun"
                 )
-            self._propose(book, tuple(it for it in plans if self._mode(it) is Mode.DRY_RUN))
+            self._permits.propose(book, tuple(it for it in plans if self._permits.mode(it) is Mode.DRY_RUN))
             result = await self._next(book, plans, cause, source, asking=restored is not None)
             if result is None and restored is not None:
                 return self._end.resolved(book, restored, "; the change that would cure it was not approved")
@@ -151,12 +153,12 @@ class Remediator:
         self, book: Book, plans: tuple[Plan, ...], cause: Cause, source: SituationSource, *, asking: bool
     ) -> Result | None:
         """Carry out the best plan that may be done; None = none left. ``asking``: it serves again."""
-        autos = [it for it in plans if self._mode(it) is Mode.AUTO and not asking]
+        autos = [it for it in plans if self._permits.mode(it) is Mode.AUTO and not asking]
         best = next((it for it in autos if it.action != restarting.ACTION), autos[0] if autos else None)
         if best is not None:
             await self._pace(book)
             return await self._do(book, best, book.add(best, Mode.AUTO, ActionState.APPROVED), cause, source)
-        for asked in self._asks(plans):
+        for asked in self._permits.asks(plans):
             expires = self._guard.policy.approval_expires_seconds
             action = book.add(asked, Mode.APPROVE, ActionState.AWAITING_APPROVAL, expires_after=expires)
             if (action := await self._await_decision(book, action, cause, source)).state is ActionState.APPROVED:
@@ -178,7 +180,7 @@ class Remediator:
     async def _back_off(self, book: Book) -> None:
         await self._holder.renew()
         delay = self._guard.backoff(self._server, book.incident.fault, book.incident.id)
-        if delay > 0 and self._blocked(book, None) is None:
+        if delay > 0 and self._permits.blocked(book.incident, None) is None:
             await self._holder.pause(delay, self._view.frozen)
 
     # -- approvals ---------------------------------------------------------------------------------
@@ -188,7 +190,7 @@ class Remediator:
         if result.action.action != restarting.ACTION or cause.retry is not Retry.NEEDS_CHANGE:
             return False
         situation = await self._situation(book, cause, source)
-        return bool(self._asks(make_plans(cause, situation, self._guard.policy)))
+        return bool(self._permits.asks(make_plans(cause, situation, self._guard.policy)))
 
     async def _await_decision(self, book: Book, action: Action, cause: Cause, source: SituationSource) -> Action:
         book.move(IncidentState.AWAITING_APPROVAL)
@@ -205,7 +207,7 @@ class Remediator:
             return
         situation = await self._situation(book, cause, source)
         for it in restarting.plans(cause, situation, self._guard.policy):
-            if self._mode(it) is Mode.AUTO and self._blocked(book, situation) is None:
+            if self._permits.mode(it) is Mode.AUTO and self._permits.blocked(book.incident, situation) is None:
                 await self._pace(book)
                 await self._do(book, it, book.add(it, Mode.AUTO, ActionState.APPROVED), cause, source)
                 book.move(IncidentState.AWAITING_APPROVAL)
@@ -217,7 +219,7 @@ class Remediator:
         if action.state is ActionState.AWAITING_APPROVAL:
             action = await self._await_decision(book, action, cause, source)
         if action.state is ActionState.APPROVED:
-            late = self._too_late(action)
+            late = too_late(action, self._view, self._clock)
             if late is not None:
                 state, why = late
                 book.update(action, state, outcome=why)
@@ -234,17 +236,6 @@ class Remediator:
             return None
         return await self._executor.prove(book, action, self._view.start_seq() - 1)
 
-    def _too_late(self, action: Action) -> tuple[ActionState, str] | None:
-        """What was decided long ago is not done to a server that has come back since."""
-        if action.expires_at is not None and expired(action, self._clock):
-            return ActionState.EXPIRED, "approved, but the agent was away until the approval expired"
-        if action.mode is Mode.AUTO and self._back():
-            return ActionState.INTERRUPTED, "the server was started again before this was done"
-        return None
-
-    def _back(self) -> bool:
-        return not self._view.ended() and self._view.state() in RUNS
-
     async def _resume_approved(
         self, book: Book, action: Action, cause: Cause, source: SituationSource
     ) -> Result | None:
@@ -253,7 +244,7 @@ class Remediator:
         situation = msgspec.structs.replace(await source(cause), previous=others)
         plans = make_plans(cause, situation, self._guard.policy)
         same = next((it for it in plans if it.action == action.action and it.delta == action.delta), None)
-        reason = self._blocked(book, situation)
+        reason = self._permits.blocked(book.incident, situation)
         if same is None or reason is not None:
             book.update(action, ActionState.REFUSED, outcome=reason or "the situation changed: planned anew")
             return None
@@ -267,58 +258,7 @@ class Remediator:
         if seen.outcome is Outcome.VERIFIED:
             note = f"the launcher restarted it by itself while no agent was there; {seen.reason}"
             return self._end.close(book, IncidentState.RESOLVED, note)
-        return await self._work(book, await self._named(book, cause), source, None)
-
-    async def _named(self, book: Book, cause: Cause) -> Cause:
-        """The cause to pursue after a restart of the agent: what the newest death says, where there is one. An
-        incident that was cut off before its cause was named gets it now."""
-        if not self._view.ended():
-            return cause
-        fresh = await self._view.fresh_cause()
-        if memoir.remembered(self._ledger, book.incident):
-            return fresh or cause
-        fresh = fresh or unnamed()
-        memoir.remember_cause(self._ledger, book.name(fresh), fresh)
-        return fresh
-
-    async def _first_sight(self) -> None:
-        """Right after the agent's start nothing is known of the server yet."""
-        deadline = self._clock.monotonic() + FIRST_SIGHT_SECONDS
-        while self._view.state() is State.UNKNOWN and not self._view.ended():
-            left = deadline - self._clock.monotonic()
-            if left <= 0:
-                return
-            await self._view.wait_change(min(1.0, left))
-
-    # -- judging -----------------------------------------------------------------------------------
-
-    def _blocked(self, book: Book, situation: Situation | None) -> str | None:
-        """Why nothing may be done to this server at all."""
-        if self._executor is None or (situation is not None and not situation.has_hands):
-            return "attached only: no launcher owns this server, so nothing is done to it"
-        if self._view.frozen():
-            return "frozen: agent freeze is in force"
-        if self._view.state() in (State.STOPPED, State.DRAINING):
-            return "a person stopped the server"
-        nodes = situation.multi_node() if situation is not None else None
-        if nodes is not None:
-            return f"one node of several ({nodes}): diagnosed, never repaired alone"
-        if self._guard.policy.dry_run:
-            return None
-        return self._guard.refusal(self._server, book.incident)
-
-    def _mode(self, plan: Plan) -> Mode:
-        """The plan's mode, lowered by the global dry run."""
-        return Mode.DRY_RUN if self._guard.policy.dry_run and plan.mode is not Mode.OFF else plan.mode
-
-    def _asks(self, plans: tuple[Plan, ...]) -> list[Plan]:
-        return [it for it in plans if self._mode(it) is Mode.APPROVE]
-
-    def _propose(self, book: Book, plans: tuple[Plan, ...]) -> None:
-        """Write down what would be done."""
-        for it in plans:
-            if self._mode(it) is not Mode.OFF:
-                book.add(it, self._mode(it), ActionState.PROPOSED)
+        return await self._work(book, await newest_cause(self._view, self._ledger, book, cause), source, None)
 
     async def _situation(self, book: Book, cause: Cause, source: SituationSource) -> Situation:
         situation = await settled(cause, source, self._clock, dead=self._view.ended())
