@@ -13,12 +13,16 @@ import re
 from collections.abc import Mapping, Sequence
 
 MASK = "***"
-SECRET_FLAGS = frozenset({"--api-key", "--hf-token", "--token", "--ssl-keyfile-password", "--admin-api-key"})
 SHOWN_ENV = re.compile(r"^(VLLM_|TRITON_|PYTORCH_|CUDA_|NCCL_|TORCH|HF_HUB_OFFLINE$|NVIDIA_VISIBLE_DEVICES$)")
 SECRET_NAME = re.compile(r"(?i)(key|token|secret|passw|credential|auth)")
 
-# argparse takes an unambiguous beginning of a flag too: --api-k is --api-key.
-_FLAG = r"--(?:(?:admin[-_])?api[-_]k(?:ey?)?|hf[-_]token|token|ssl[-_]keyfile[-_]password)"
+# Not only the flags that vLLM has: argparse takes the beginning of one (--api-k), and a misspelt one (--apikey) is just
+# what an error message repeats with its value.
+_FLAG = (
+    r"--(?:\w[\w-]{0,40}[-_])?"
+    r"(?:api[-_]?k(?:eys?|e)?|(?:secret|access|private|auth)[-_]?key|hf[-_]?tok(?:en?)?|token|secret|passw(?:or)?d|passphrase)"
+)
+SECRET_FLAG = re.compile(_FLAG, re.IGNORECASE)
 _NAME = (
     r"(?:(?:api|access|secret|private|auth|account|signing|encryption|shared|subscription)[_-]?(?:access[_-]?)?keys?"
     r"|(?<!eos_)(?<!bos_)(?<!pad_)(?<!unk_)token(?!\\*['\"]?\s*[=:]\s*\d+\b)"
@@ -69,9 +73,8 @@ def _masked(match: re.Match[str], mark: str) -> str:
 
 
 def _names_secret(name: str) -> bool:
-    """Whether a word of a command line is a secret flag, or the beginning of one that argparse takes for it."""
-    plain = name.replace("_", "-")
-    return plain in SECRET_FLAGS or plain in ("--api-k", "--api-ke")
+    """Whether a word of a command line is the flag of a secret."""
+    return SECRET_FLAG.fullmatch(name) is not None
 
 
 def redact_argv(argv: Sequence[str]) -> list[str]:
