@@ -142,5 +142,6 @@ def _section(text: str) -> Block:
     return {"type": "section", "text": _markdown(cut(text, _SECTION))}
 
 
-def _markdown(text: str) -> dict[str, str]:
-    return {"type": "mrkdwn", "text": text}
+def _markdown(text: str) -> Block:
+    # Verbatim: else Slack itself makes links of bare URLs and #names, and parses @here (docs.slack.dev, text object).
+    return {"type": "mrkdwn", "text": text, "verbatim": True}
