@@ -34,6 +34,13 @@ class NoWatcher(AgentError):
     """Nothing answers at the API's address."""
 
 
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A watcher never redirects, and what else answers there must not send the token on to another host."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        """None: the answer counts as an error."""
+
+
 class ApiClient:
     """A watcher's API. ``token`` is needed for writing only."""
 
@@ -44,7 +51,7 @@ class ApiClient:
             raise UsageError("is not a URL", where=f"--api {url}", remedy="write http://127.0.0.1:9911")
         self.url = url.rstrip("/")
         self._token = token
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
 
     def get(self, path: str) -> bytes:
         """The body of a GET. Raises NoWatcher, NotFoundError, AgentError."""

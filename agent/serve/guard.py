@@ -57,7 +57,7 @@ def errors_as_json(loopback_only: bool) -> Middleware:
         except AgentError as error:
             return error_response(*_status(error), error.message, error.remedy)
         except Exception:
-            _log.exception("%s %s failed", request.method, request.path)
+            _log.exception("%r %r failed", request.method, request.path)
             return error_response(500, "internal", "the request failed", "see the agent's own log")
 
     return middleware
