@@ -29,7 +29,7 @@ async def get(address: Address, path: str, timeout: float) -> Reply | None:
     """None when nothing answered HTTP within ``timeout`` seconds."""
     try:
         return await asyncio.wait_for(_get(address, path), timeout)
-    except (OSError, asyncio.TimeoutError, ValueError, EOFError):
+    except (OSError, asyncio.TimeoutError, ValueError, EOFError, asyncio.LimitOverrunError):
         return None
 
 

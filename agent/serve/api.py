@@ -2,12 +2,14 @@
 
 In: requests on ``--listen``. Out: state and incidents as JSON (the published schemas), metrics as text,
 and the decisions of people handed to the :class:`Backend`. Bounded: bodies of 64 KiB, 1,000 incidents an
-answer.
+answer, 128 connections (aiohttp waits for a first request without a limit of time).
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -23,6 +25,7 @@ from agent.serve.metrics import AgentMetrics
 _MAX_BODY = 64 * 1024
 _MAX_INCIDENTS = 1000
 _MAX_ACTOR = 64
+_MAX_CONNECTIONS = 128
 
 
 class _Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,9 +42,11 @@ class Api:
     host: str
     port: int
     runner: web.AppRunner
+    listener: asyncio.Server
 
     async def close(self) -> None:
         """Stop listening."""
+        self.listener.close()
         await self.runner.cleanup()
 
 
@@ -62,12 +67,27 @@ async def start_api(backend: Backend, listen: str, token: Token, metrics: AgentM
     app.router.add_post("/api/v1/breaker/reset", write(routes.reset_breaker))
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handle_signals=False)
     await runner.setup()
+    assert runner.server is not None
     try:
-        await web.TCPSite(runner, host, port).start()
+        listener = await asyncio.get_running_loop().create_server(_bounded(runner.server), host, port, backlog=128)
     except OSError as error:
         await runner.cleanup()
         raise _taken(listen, error) from None
-    return Api(host=host, port=int(runner.addresses[0][1]), runner=runner)
+    return Api(host=host, port=int(listener.sockets[0].getsockname()[1]), runner=runner, listener=listener)
+
+
+def _bounded(server: web.Server) -> Callable[[], asyncio.BaseProtocol]:
+    """A protocol for each connection; whoever has been connected longest goes where there would be too many.
+
+    Somebody who asks does so at once and is among the newest; a flood of silent connections is not.
+    """
+
+    def connected() -> asyncio.BaseProtocol:
+        for oldest in server.connections[: 1 - _MAX_CONNECTIONS]:
+            oldest.force_close()
+        return server()
+
+    return connected
 
 
 class _Routes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -101,4 +102,23 @@ async def test_a_foreign_host_name_reads_nothing(host: str) -> None:
                 async with session.get(url, headers={"Host": host}) as answer:
                     assert answer.status == 403
     finally:
+        await api.close()
+
+
+async def test_silent_connections_keep_nobody_from_the_api() -> None:
+    api = await start_api(MemoryBackend(), "127.0.0.1:0", lambda: TOKEN, AgentMetrics(TestClock()))
+    silent = []
+    try:
+        for _ in range(300):
+            silent.append(await asyncio.open_connection("127.0.0.1", api.port))
+        assert api.runner.server is not None
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"http://127.0.0.1:{api.port}/api/v1/status") as answer:
+                assert answer.status == 200
+            async with session.get(f"http://127.0.0.1:{api.port}/api/v1/incidents") as answer:
+                assert answer.status == 200
+        assert len(api.runner.server.connections) <= 130
+    finally:
+        for _, writer in silent:
+            writer.close()
         await api.close()
