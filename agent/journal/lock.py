@@ -23,7 +23,7 @@ class StateLock:
         remedy = "make the folder writable for the agent's user, or name another with --state-dir"
         try:
             state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             reason = error.strerror or str(error)
             raise JournalError(

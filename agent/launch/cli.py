@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="UID",
-        help="user that may use the socket",
+        help="user that may use the socket and own the run-dir",
     )
     add(
         "--allow-gid",

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import AgentError, UsageError
+from agent.errors import AgentError, JournalError, UsageError
+from agent.journal.lock import LOCK_NAME, StateLock
 from agent.launch.clock import Clock
 from agent.launch.logstore import LogStore
 from agent.launch.overrides import Key, build, load, peek
@@ -188,3 +189,13 @@ async def test_a_launcher_in_a_strangers_folder_says_how_to_go_on(launch: Factor
     assert await launched.ended() == 64
     text = launched.stderr_path.read_text()
     assert "belongs to user 12345" in text and "remedy" in text and "Traceback" not in text
+
+
+def test_the_lock_of_the_state_folder_empties_no_file_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("kept")
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / LOCK_NAME).symlink_to(tmp_path / "kept")
+    with pytest.raises(JournalError, match="state folder cannot be written"):
+        StateLock(state)
+    assert (tmp_path / "kept").read_text() == "kept"
