@@ -14,16 +14,17 @@ import msgspec
 
 from agent.collect import Scrape
 from agent.diagnose import Signal
-from agent.errors import AgentError
 from agent.model import Action, Cause, Evidence, Exit, IncidentState, State, rfc3339
 from agent.remediate import Remediator
-from agent.watch.deaths import Silence, dead_engine, fallback_cause, first_sight, opening_delay
+from agent.watch.deaths import Silence, fallback_cause, first_sight, opening_delay
 from agent.watch.evidence import ServerEvidence
 from agent.watch.keeper import IncidentKeeper
 from agent.watch.liveness import Child, Standing
+from agent.watch.orders import Orders
 from agent.watch.sources import make_source
 from agent.watch.startlog import StartLog
 from agent.watch.tasks import OneTask, every, together
+from agent.watch.unannounced import FATAL_GRACE_SECONDS, Unannounced
 from agent.watch.world import ServerSpec, World
 
 WANTED = (
@@ -32,12 +33,6 @@ WANTED = (
     "vllm:request_success_total",
 )
 SLOW_SECONDS = 10.0
-HOLD_SECONDS = 60.0
-HOLD_RENEW_SECONDS = 20.0
-# A fatal line is followed by the exit within seconds (EngineCore killed: 0.9 s; scheduler assertion: 3.1 s).
-FATAL_GRACE_SECONDS = 30.0
-# A launcher that is restarted (with its container, say) is back within this time, and then tells for itself.
-ALONE_SECONDS = 30.0
 FROM_OUTSIDE = "stopped-from-outside"
 
 
@@ -65,9 +60,8 @@ class ServerWatch:
         )
         self._pursuit = OneTask(self._broke_off)
         self._silence = Silence(world.clock, FATAL_GRACE_SECONDS)
-        self._alone = Silence(world.clock, ALONE_SECONDS)
-        self._held_at: float | None = None
-        self._dead_start: int | None = None
+        self._unannounced = Unannounced(self, self._silence, world.clock)
+        self._orders = Orders(spec.name, self.source.hands, self.evidence, world.clock, world.narrator)
 
     async def run(self) -> None:
         """Collect and react for ever."""
@@ -103,6 +97,11 @@ class ServerWatch:
         await self._saw_freeze(frozen)
 
     @property
+    def repairing(self) -> bool:
+        """A cause is being named or repaired right now."""
+        return self._pursuit.running
+
+    @property
     def acting(self) -> bool:
         """A repair is under way, so nobody else should end the server."""
         return self.keeper.active is not None
@@ -134,13 +133,13 @@ class ServerWatch:
         await self.source.reset()
         down = self.evidence.ended() or self.evidence.state() is State.DEAD
         if down and not theirs and not self._pursuit.running:
-            await self._restart("breaker reset by a person")
+            await self._orders.restart("breaker reset by a person")
 
     # -- what the sources bring ---------------------------------------------------------------------------
 
     def began(self, reason: str, *, at: int | None, child: Child = Child.STARTING) -> None:
         """A new start of the server's process; its output begins at ``at``."""
-        self._held_at = None
+        self._orders.began()
         self.evidence.saw_start(child)
         self.log.begin(at)
         self._world.metrics.started(self.name, reason)
@@ -161,10 +160,10 @@ class ServerWatch:
         elif record.reason == FROM_OUTSIDE and self.keeper.active is None:
             self._world.narrator.line(f"{self.name} was stopped from outside; it is started again")
             if not self._world.guard.policy.dry_run:
-                await self._restart("stopped from outside")
+                await self._orders.restart("stopped from outside")
         else:
             self._died(record)
-            await self._hold()
+            await self._orders.hold()
 
     def _asked_end(self) -> None:
         """A fatal line had opened an incident, and a person ended the server before it ended by itself."""
@@ -204,9 +203,9 @@ class ServerWatch:
             return
         if self.keeper.active is None and not self.evidence.ended():
             seen = Evidence(source="log", where=signal.where, text=signal.text)
-            self._open_early(signal.fault, f"the log shows {signal.fault}; reading on", seen)
+            self.open_early(signal.fault, f"the log shows {signal.fault}; reading on", seen)
 
-    def _open_early(self, fault: str, summary: str, seen: Evidence) -> None:
+    def open_early(self, fault: str, summary: str, seen: Evidence) -> None:
         """Before the process ends; the exit, or its absence, tells how it goes on."""
         self.keeper.open(fault, summary, (seen,), exited_at=None)
         self._silence.begin()
@@ -220,14 +219,14 @@ class ServerWatch:
     def _attached_state(self, standing: Standing) -> None:
         """Nothing wraps the server: its state is all there is to see of a death and of a return."""
         if standing.state is State.DEAD:
-            self._gone()
+            self.gone()
         elif standing.state is State.SERVING:
             self.evidence.saw_return()
             if self.keeper.active is not None and not self._pursuit.running:
                 self._silence.clear()
                 self.keeper.close(self.keeper.active, IncidentState.RESOLVED, "the server came back by itself")
 
-    def _gone(self) -> None:
+    def gone(self) -> None:
         """Attach mode: it answers no more. Its log may say that somebody asked for that."""
         self.evidence.saw_gone()
         if self.log.session.shutdown_requested:
@@ -248,17 +247,16 @@ class ServerWatch:
             if isinstance(scrape, Scrape):
                 self._world.metrics.scraped(self.name, scrape.seconds)
         await self._saw_freeze(self.source.frozen())
-        self._dead_without_exit()
-        self._found_dead()
-        self._abandoned()
-        self._after_silence()
-        await self._keep_down()
+        self._unannounced.look()
+        if self.evidence.ended() and self._remediator.stay_down:
+            await self._orders.keep_holding()
 
     async def _saw_freeze(self, frozen: bool) -> None:
         """A thaw takes up again what the freeze had left undone."""
         thawed = self.evidence.frozen() and not frozen
         self.evidence.saw_freeze(frozen)
-        self._dead_start = None if thawed else self._dead_start
+        if thawed:
+            self._unannounced.thawed()
         record = self.evidence.exit
         if thawed and record is not None and self.evidence.ended() and not self._pursuit.running:
             await self._react(record)
@@ -306,55 +304,6 @@ class ServerWatch:
             and self.evidence.ended()
         )
 
-    def _dead_without_exit(self) -> None:
-        """/health says that the engine is dead, no line said why, and the process stays."""
-        here = self.source.hands is not None and self.evidence.state() is State.DEAD and not self.evidence.ended()
-        start = self.evidence.start_seq()
-        if here and self.keeper.active is None and self._dead_start != start:
-            self._dead_start = start  # once: what was not repaired then (the breaker is open, say) waits for a person
-            self._open_early(*dead_engine(self.evidence.standing.reason))
-
-    def _found_dead(self) -> None:
-        """Attach mode: it did not answer when we came, and its log says that it could not go on."""
-        never_seen = self.source.hands is None and self.evidence.start_seq() == 0 and not self.evidence.ended()
-        if not never_seen or not self.evidence.refused() or not self.source.caught_up():
-            return
-        if any(signal.fatal for signal in self.log.signals) and self.keeper.active is None:
-            self._gone()
-
-    def _abandoned(self) -> None:
-        """Launcher and server are both gone and no exit was told: nobody else will say it, and nobody can repair it."""
-        known = self.evidence.ended() or self.evidence.state() in (State.STOPPED, State.DRAINING)
-        if self.source.hands is None or self.source.trouble is None or known or not self.evidence.refused():
-            self._alone.clear()
-            return
-        if not self._alone.begun:
-            self._alone.begin()
-        if self._alone.over() and self.keeper.active is None:
-            self.evidence.saw_gone()
-            fault, summary, evidence = first_sight(None, self.log.signals)
-            incident = self.keeper.open(fault, summary, evidence, exited_at=None)
-            note = f"the launcher is gone too ({self.source.trouble.reason}): start the server under it again"
-            self.keeper.close(incident, IncidentState.UNRESOLVED, note)
-
-    def _after_silence(self) -> None:
-        """A fatal line without an exit: the server either went on, or it hangs there with a dead engine."""
-        if not self._silence.over() or self.keeper.active is None or self._pursuit.running:
-            return
-        self._silence.clear()
-        if self.evidence.state() is State.SERVING:
-            note = f"the server went on serving for {FATAL_GRACE_SECONDS:g} s after the line"
-            self.keeper.close(self.keeper.active, IncidentState.RESOLVED, note)
-            return
-        self._pursuit.start(lambda: self._pursue(None))
-
-    async def _keep_down(self) -> None:
-        """While the remediator says that a restart would do harm, ask the launcher to go on waiting."""
-        if not self.evidence.ended() or not self._remediator.stay_down:
-            return
-        if self._held_at is None or self._clock.monotonic() - self._held_at > HOLD_RENEW_SECONDS:
-            await self._hold()
-
     # -- acting -------------------------------------------------------------------------------------------
 
     def _resume(self) -> None:
@@ -363,6 +312,10 @@ class ServerWatch:
         if incident is not None:
             self._world.narrator.line(f"going on with incident {incident.id} of a previous run")
             self._pursuit.start(lambda: self._remediator.resume(incident, self.source.situation))
+
+    def begin_repair(self) -> None:
+        """Pursue the open incident of a server whose exit nobody told."""
+        self._pursuit.start(lambda: self._pursue(None))
 
     async def _pursue(self, exited_at: str | None) -> None:
         """Name the cause, then repair it."""
@@ -381,21 +334,3 @@ class ServerWatch:
         if self.keeper.active is not None:
             note = f"the agent's own fault, please report it: {type(error).__name__}: {error}"
             self.keeper.close(self.keeper.active, IncidentState.UNRESOLVED, note)
-
-    async def _hold(self) -> None:
-        hands, seq = self.source.hands, self.evidence.exit_seq()
-        if hands is None or seq is None:
-            return
-        self._held_at = self._clock.monotonic()
-        try:
-            await hands.hold(seq, HOLD_SECONDS)
-        except AgentError as error:
-            self._world.narrator.line(f"{self.name}: the launcher does not wait for the agent: {error.message}")
-
-    async def _restart(self, reason: str) -> None:
-        if self.source.hands is None:
-            return
-        try:
-            await self.source.hands.restart(reason, "", verify_memory=True)
-        except AgentError as error:
-            self._world.narrator.line(f"{self.name}: the launcher did not restart it: {error.message}")
