@@ -12,7 +12,6 @@ from agent.model import Facts, Mechanism
 _UNITS = {"b": 1, "bytes": 1, "kib": 1 << 10, "kb": 1 << 10, "mib": 1 << 20, "mb": 1 << 20, "gib": 1 << 30,
           "gb": 1 << 30, "tib": 1 << 40, "g": 1 << 30}  # fmt: skip
 SIZE = r"(-?\d+(?:\.\d+)?) ?(bytes|[KMGT]i?B|GB|MB|G)"
-_SIZE = re.compile(SIZE)
 
 
 @dataclass(frozen=True)

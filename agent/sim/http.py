@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-MAX_HEAD = 64 << 10
 MAX_BODY = 64 << 20
 KEEP_ALIVE_SECONDS = 5.0
 

@@ -1,4 +1,4 @@
-"""The hands of remediation: the launcher's verbs over its control socket, or none at all.
+"""The hands of remediation: the launcher's verbs over its control socket.
 
 Each method is one verb. Refusals and a launcher that is away come up as :class:`agent.errors.LauncherError`.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.errors import LauncherError
 from agent.launch import LauncherClient
 from agent.model import Change
 
@@ -44,35 +43,3 @@ class LauncherHands:
 
     async def status(self) -> dict[str, Any]:
         return dict(await self._client.call("status"))
-
-
-class NoHands:
-    """Attach mode: nothing wraps the server, so every verb is refused in words."""
-
-    async def set_overrides(self, change: Change, incident: str) -> None:
-        raise self._refusal()
-
-    async def clear_overrides(self) -> None:
-        raise self._refusal()
-
-    async def restart(self, reason: str, incident: str, *, verify_memory: bool = True) -> None:
-        raise self._refusal()
-
-    async def hold(self, exit_seq: int, seconds: float) -> None:
-        raise self._refusal()
-
-    async def end_orphans(self) -> dict[str, Any]:
-        raise self._refusal()
-
-    async def probe(self, kind: str, **args: object) -> dict[str, Any]:
-        raise self._refusal()
-
-    async def status(self) -> dict[str, Any]:
-        return {}
-
-    def _refusal(self) -> LauncherError:
-        return LauncherError(
-            "no launcher owns this server",
-            code="no-hands",
-            remedy="start it under `agent launch -- CMD` or `agent run -- CMD` to let the agent repair it",
-        )
