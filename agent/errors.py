@@ -51,10 +51,6 @@ class LauncherError(AgentError):
         self.code = code
 
 
-class ServerUnreachable(AgentError):
-    """The vLLM server did not answer, or what answered is not vLLM."""
-
-
 class NotifyError(AgentError):
     """A notifier could not deliver; ``retry_after`` in seconds where the receiver named it."""
 
