@@ -12,8 +12,8 @@ How far down, a stepping remedy whose next step starts from what the last one le
   after it. On an H200 the burst that had killed the server took 14.1 s with half the batch and 13.9 s with all of
   it, while a step that does not hold costs every request in flight and a start of a minute. So at least half is
   given up, even where the numbers would allow less.
-* Less than half where the numbers prove that half cannot hold. With A the activations in use (allocated by PyTorch
-  minus KV pool and weights; weights that the log does not state stay in it, which errs to the larger batch), R the
+* Less than half where the numbers prove, by a margin, that half cannot hold. With A the activations in use
+  (allocated by PyTorch minus KV pool and weights; weights that the log does not state stay in it, which errs to the larger batch), R the
   request that failed, F what was free or reserved: at most (A + F) / (A + R) of the step fits. Not below a quarter in
   one step, for a cost that grows faster than the batch would make the formula overshoot.
 * The last step quarters: behind it stands a server that is down.
@@ -37,6 +37,8 @@ from agent.remediate.situation import Situation
 ACTION = "oom-reduce-batch"
 WARMUP_SEQS = 256
 HALF, QUARTER = 0.5, 0.25
+# The message rounds its sizes and one step's work is not exactly proportional: 0.49 proves nothing against a half.
+NEARLY_HALF = 0.45
 
 
 def steps_done(situation: Situation) -> int:
@@ -87,7 +89,7 @@ def _share(cause: Cause, situation: Situation, *, last: bool) -> tuple[float, tu
     used = allocated - old - weights
     room = (facts.free_bytes or 0) + (facts.reserved_unallocated_bytes or 0)
     fits = (used + room) / (used + requested)
-    if fits >= HALF:
+    if fits >= NEARLY_HALF:
         return HALF, ()
     beside = "weights and KV pool" if weights else "KV pool"
     line = (

@@ -153,6 +153,20 @@ def test_numbers_that_prove_half_too_much_lead_further_down_at_once():
     assert any("= 0.36 of the step fits: half cannot hold" in line for line in first.why)
 
 
+def test_a_share_that_is_nearly_half_is_half():
+    """In use beside the pool 8 GiB, request 9.5 GiB, 0.7 GiB free or reserved: 8.7 of 17.5 GiB, a share of 0.497."""
+    facts = msgspec.structs.replace(
+        OWN_OOM,
+        requested_bytes=19 * GIB // 2,
+        allocated_bytes=POOL + 8 * GIB,
+        free_bytes=GIB // 2,
+        reserved_unallocated_bytes=GIB // 5,
+    )
+    first = plan(cause("oom-serving", mechanism=Mechanism.BATCH, facts=facts), situation())[0]
+    flags = dict(first.delta.flags)
+    assert (flags["--max-num-seqs"], flags["--max-num-batched-tokens"]) == ("512", "32768")
+
+
 def test_weights_that_the_log_states_are_no_activations():
     """12 GiB beside the pool, 8 of them weights: 4 GiB of activations, and (4 + 0.7) of (4 + 8) GiB fit."""
     facts = msgspec.structs.replace(
