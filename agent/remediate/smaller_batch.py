@@ -13,9 +13,9 @@ How far down, a stepping remedy whose next step starts from what the last one le
   it, while a step that does not hold costs every request in flight and a start of a minute. So at least half is
   given up, even where the numbers would allow less.
 * Less than half where the numbers prove, by a margin, that half cannot hold. With A the activations in use
-  (allocated by PyTorch minus KV pool and weights; weights that the log does not state stay in it, which errs to the larger batch), R the
-  request that failed, F what was free or reserved: at most (A + F) / (A + R) of the step fits. Not below a quarter in
-  one step, for a cost that grows faster than the batch would make the formula overshoot.
+  (allocated by PyTorch minus KV pool and weights; weights that the log does not state stay in it, which errs to the
+  larger batch), R the request that failed, F what was free or reserved: at most (A + F) / (A + R) of the step fits.
+  Not below a quarter in one step, for a cost that grows faster than the batch would make the formula overshoot.
 * The last step quarters: behind it stands a server that is down.
 
 So 64 goes 32, 16, 8, 2 and never past the batch that holds by more than half of it before the last step.
