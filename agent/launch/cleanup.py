@@ -57,7 +57,7 @@ class Cleanup:
         self._baseline: int | None = None
 
     def watch(self, session: int) -> None:
-        """A server was started in this session."""
+        """A server was started; ``session`` is the id of the process session that it leads (setsid)."""
         if session:
             self._sessions.add(session)
 
