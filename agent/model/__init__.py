@@ -3,6 +3,7 @@
 Every stage speaks in these words; what crosses a process or a file is versioned here.
 """
 
+from agent.model.alert import Alert, AlertState
 from agent.model.clock import Clock, SystemClock, parse_rfc3339, rfc3339
 from agent.model.facts import (
     AssemblerFacts,
@@ -43,6 +44,8 @@ from agent.model.server import (
 __all__ = [
     "Action",
     "ActionState",
+    "Alert",
+    "AlertState",
     "AssemblerFacts",
     "CacheFacts",
     "Cause",
