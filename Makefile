@@ -1,5 +1,7 @@
 # The commands of this project. Everything they need is installed by them: the agent into .venv, the real vLLM (only for
 # `vllm`, `test`, `test-real` and `demo ENGINE=vllm`) into ${XDG_CACHE_HOME:-~/.cache}/vllm-agent, kept between runs.
+# The real Prometheus that the rules are checked with is Debian's: by apt for `test`, unpacked into that folder for
+# `test-real`. Where there is no apt, `test` skips those checks and says so; with CI set they must run.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -14,7 +16,7 @@ CODE := agent tests deploy bench
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help setup demo test test-fast test-real vllm zipapp lint format bench clean
+.PHONY: help setup demo test test-fast test-real vllm prometheus prometheus-3 zipapp lint format bench clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,17 +34,24 @@ demo: setup ## show the closed loop; ENGINE=sim (stand-in, default) or vllm (rea
 	@$(if $(filter vllm,$(ENGINE)),$(MAKE) --no-print-directory vllm)
 	@$(BIN)/python deploy/demo.py --engine $(ENGINE)
 
-test: setup vllm lint ## lint and the whole suite with one real vLLM server in it
-	@VLLM_AGENT_REQUIRE_VLLM=1 $(PYTEST) -m "not vllm_matrix"
+test: setup vllm prometheus lint ## lint and the whole suite with one real vLLM server in it
+	@VLLM_AGENT_REQUIRE_VLLM=1 VLLM_AGENT_REQUIRE_PROMETHEUS=$${CI:+1} $(PYTEST) -m "not vllm_matrix"
 
 test-fast: setup ## the suite without a real vLLM
 	@$(PYTEST) -m "not vllm and not vllm_matrix"
 
-test-real: setup vllm ## the whole matrix on the real vLLM; figures land in bench/results
+test-real: setup vllm prometheus prometheus-3 ## the whole matrix on the real vLLM; figures land in bench/results
+	@VLLM_AGENT_REQUIRE_PROMETHEUS=3 $(PYTEST) tests/rules
 	@VLLM_AGENT_REQUIRE_VLLM=1 VLLM_AGENT_FIGURES=bench/results $(PYTEST) -m vllm_matrix tests/real
 
 vllm: ## install the real vLLM for CPU (kept between runs)
 	@tests/support/install_vllm.sh >/dev/null
+
+prometheus: ## install Debian's Prometheus, promtool and Alertmanager (root, apt)
+	@tests/support/install_prometheus.sh 2 >/dev/null || [ -z "$${CI:-}" ]
+
+prometheus-3: ## unpack Prometheus 3, promtool, Alertmanager and vmalert (kept between runs)
+	@tests/support/install_prometheus.sh 3 >/dev/null
 
 zipapp: setup ## build dist/agent-launch.pyz, the launcher alone, standard library only
 	@$(BIN)/python -m agent.launch.bundle dist/agent-launch.pyz >/dev/null
