@@ -95,9 +95,25 @@ class Notes:
 
 
 class Call(NamedTuple):
-    """One call of a function at one moment. ``arguments`` are evaluated; ``texts`` are their sources.
+    """One call of a function at one moment, with what a function may need to know of its place in the query.
 
-    ``matchers`` are those of the first argument where it is a plain selector (``absent`` makes labels of them).
+    ``arguments``: evaluated, in order, parentheses taken off: float, str, list of :class:`Element`, or :class:`Range`.
+    An optional argument that was not given is not there; a function that falls back to ``vector(time())`` (``hour``)
+    does so itself. Vectors and windows belong to the evaluator and may be shared: never change them, build new lists.
+
+    ``texts``: the source of each argument. ``where``: the position of each as Prometheus ends its annotations with,
+    ``"(1:25)"``; a note is the whole text, ``"PromQL warning: ... (1:25)"`` or ``"PromQL info: ... (1:25)"``.
+
+    ``matchers``: name, operator, value of the first argument's where it is a selector or a range of one (``absent``
+    makes labels of them; the metric's name is the matcher of ``__name__``), else empty.
+
+    ``times``: only for ``timestamp`` over a plain selector: the sample's own time (ms) of each element; else None, and
+    ``timestamp`` gives ``at_ms``.
+
+    ``delayed``: names go at the query's end (an option, off in Prometheus): then a function gives ``drop_name`` of its
+    input on (``label_replace`` and ``label_join`` clear it when they write ``__name__``). The evaluator sets it, or
+    takes the name off, on what comes back where ``Function.drops_name``; so functions leave names where they are.
+    Duplicate label sets in what comes back are the evaluator's to refuse as well.
     """
 
     arguments: tuple[Value, ...]
@@ -105,6 +121,9 @@ class Call(NamedTuple):
     notes: Notes
     texts: tuple[str, ...] = ()
     matchers: tuple[tuple[str, str, str], ...] = ()
+    where: tuple[str, ...] = ()
+    times: Sequence[int] | None = None
+    delayed: bool = False
 
 
 class Function(NamedTuple):
@@ -112,6 +131,8 @@ class Function(NamedTuple):
 
     ``evaluate`` returns a float, a string or a vector whose labels still carry the name; raises
     :class:`agent.series.promql.errors.QueryError` on arguments that Prometheus refuses as well.
+    A function over a range gives one element a span at most, spans with nothing to say left out; in order.
+    A name that is not in the mapping of functions is refused when the query is compiled.
     """
 
     name: str
