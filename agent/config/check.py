@@ -90,7 +90,10 @@ def unknown_key(path: Keys, known: tuple[str, ...]) -> Mismatch:
     key = str(path[-1])
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     if _SECRET.search(key) and not near:
-        remedy = "secrets come from the environment: SLACK_WEBHOOK_URL, SLACK_BOT_TOKEN, VLLM_API_KEY or *_FILE"
+        remedy = (
+            "secrets come from the environment: SLACK_WEBHOOK_URL, SLACK_BOT_TOKEN, VLLM_API_KEY, ALERT_WEBHOOK_URL,"
+            " ALERTMANAGER_TOKEN or *_FILE"
+        )
     elif near:
         remedy = f"did you mean `{near[0]}`?"
     else:
@@ -152,10 +155,14 @@ def _semantic(settings: Settings) -> Iterator[Mismatch]:
         yield Mismatch(("runbook_base_url",), "`runbook_base_url`: not a URL", "write http://… or https://…")
     if settings.slack.api_url is not None and not _web_url(settings.slack.api_url):
         yield Mismatch(("slack", "api_url"), "`slack.api_url`: not a URL", "write http://… or https://…")
+    for index, url in enumerate(settings.alertmanager.urls):
+        if not _web_url(url):
+            path: Keys = ("alertmanager", "urls", index)
+            yield Mismatch(path, f"`alertmanager.urls[{index}]`: not a URL", "write http://… or https://…")
     seen: dict[str, int] = {}
     for index, server in enumerate(settings.servers):
         if server.name in seen:
-            path: Keys = ("servers", index, "name")
+            path = ("servers", index, "name")
             yield Mismatch(path, f"two servers are named `{server.name}`", "give each server its own name")
         seen[server.name] = index
         yield from _server(server, ("servers", index))

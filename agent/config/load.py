@@ -21,7 +21,15 @@ from agent.config.tree import Config, Settings
 from agent.errors import ConfigError
 
 PREFIX = "VLLM_AGENT__"
-SECRET_NAMES = ("SLACK_WEBHOOK_URL", "SLACK_BOT_TOKEN", "SLACK_APP_TOKEN", "VLLM_API_KEY")
+SECRET_NAMES = (
+    "SLACK_WEBHOOK_URL",
+    "SLACK_BOT_TOKEN",
+    "SLACK_APP_TOKEN",
+    "VLLM_API_KEY",
+    "ALERTMANAGER_TOKEN",
+    "ALERT_WEBHOOK_URL",
+    "ALERT_WEBHOOK_TOKEN",
+)
 _MAX_SECRET = 16_384
 
 
@@ -90,11 +98,8 @@ def _place(values: dict[str, Value], keys: Keys, value: Value, name: str) -> Non
 
 def _secrets(env: Mapping[str, str], settings: Settings, document: Document) -> Secrets:
     found = {name: _secret(env, name) for name in SECRET_NAMES}
-    webhook = found["SLACK_WEBHOOK_URL"]
-    if webhook is not None and not re.match(r"https?://[^\s/]", webhook.reveal()):
-        raise ConfigError(
-            "is not a URL", where=webhook.source, remedy="copy the whole webhook URL from Slack's app page"
-        )
+    _check_url(found["SLACK_WEBHOOK_URL"], "copy the whole webhook URL from Slack's app page")
+    _check_url(found["ALERT_WEBHOOK_URL"], "write the receiver's whole URL, http://… or https://…")
     keys: dict[str, Secret] = {}
     for index, server in enumerate(settings.servers):
         if server.api_key_env is None:
@@ -108,12 +113,20 @@ def _secrets(env: Mapping[str, str], settings: Settings, document: Document) -> 
             )
         keys[server.name] = secret
     return Secrets(
-        slack_webhook_url=webhook,
+        slack_webhook_url=found["SLACK_WEBHOOK_URL"],
         slack_bot_token=found["SLACK_BOT_TOKEN"],
         slack_app_token=found["SLACK_APP_TOKEN"],
         vllm_api_key=found["VLLM_API_KEY"],
+        alertmanager_token=found["ALERTMANAGER_TOKEN"],
+        webhook_url=found["ALERT_WEBHOOK_URL"],
+        webhook_token=found["ALERT_WEBHOOK_TOKEN"],
         server_api_keys=keys,
     )
+
+
+def _check_url(secret: Secret | None, remedy: str) -> None:
+    if secret is not None and not re.match(r"https?://[^\s/]", secret.reveal()):
+        raise ConfigError("is not a URL", where=secret.source, remedy=remedy)
 
 
 def _secret(env: Mapping[str, str], name: str) -> Secret | None:

@@ -52,6 +52,9 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
     slack_bot_token: Secret | None = None
     slack_app_token: Secret | None = None
     vllm_api_key: Secret | None = None
+    alertmanager_token: Secret | None = None
+    webhook_url: Secret | None = None
+    webhook_token: Secret | None = None
     server_api_keys: dict[str, Secret] = {}
 
     def api_key(self, server: str) -> Secret | None:

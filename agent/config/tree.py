@@ -62,6 +62,7 @@ class Server(_Strict, frozen=True, kw_only=True):
     api_key_env: EnvName | None = None
     tls_ca: Annotated[str | None, Meta(description="PEM file of the CA that signed the server's certificate.")] = None
     root_path: Annotated[str | None, Meta(description="vLLM's --root-path.")] = None
+    profile: Annotated[str | None, Meta(description="Thresholds of this server instead of `rules.profile`.")] = None
 
 
 class Budget(_Strict, frozen=True, kw_only=True):
@@ -97,6 +98,41 @@ class Slack(_Strict, frozen=True, kw_only=True):
     enabled: Annotated[bool, Meta(description="False: nothing is sent to Slack.")] = True
 
 
+class Alertmanager(_Strict, frozen=True, kw_only=True):
+    """Alertmanagers to push alerts and incidents to; a token comes from ALERTMANAGER_TOKEN."""
+
+    urls: Annotated[
+        tuple[str, ...], Meta(description="Base URLs; every member of a cluster, as Alertmanager's documentation asks.")
+    ] = ()
+    resend_seconds: Annotated[
+        float, Meta(ge=1, le=3600, description="How often what goes on is sent again; four of them end it.")
+    ] = 60
+
+
+class Rules(_Strict, frozen=True, kw_only=True):
+    """The alert rules that are judged in process."""
+
+    enabled: Annotated[bool, Meta(description="False: no rule is judged.")] = True
+    profile: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$",
+            description="Thresholds: guide-moe, guide-high-throughput, interactive or batch, or one of your own.",
+        ),
+    ] = "guide-moe"
+    paths: Annotated[
+        tuple[str, ...], Meta(description="Further rule files or folders (Prometheus' format), beside the pack.")
+    ] = ()
+
+
+class Canary(_Strict, frozen=True, kw_only=True):
+    """The small request that asks an idle or suspect server whether it still answers."""
+
+    enabled: Annotated[bool, Meta(description="False: an idle server that hangs stays unknown.")] = True
+    every_seconds: Annotated[float, Meta(ge=10, le=3600, description="At most one in this time.")] = 10
+    timeout_seconds: Annotated[float, Meta(gt=0, le=300, description="How long an answer may take.")] = 10
+
+
 class Settings(_Strict, frozen=True, kw_only=True):
     """The whole file."""
 
@@ -121,6 +157,9 @@ class Settings(_Strict, frozen=True, kw_only=True):
     verify: Verify = Verify()
     runbook_base_url: Annotated[str | None, Meta(description="Prefix of runbook links, http:// or https://.")] = None
     slack: Slack = Slack()
+    alertmanager: Alertmanager = Alertmanager()
+    rules: Rules = Rules()
+    canary: Canary = Canary()
 
 
 class Config(Settings, frozen=True, kw_only=True):

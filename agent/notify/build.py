@@ -2,13 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from agent.config import Config
 from agent.errors import ConfigError
-from agent.notify.notifier import Notifier
+from agent.model import Clock
+from agent.notify.notifier import Notifier, Pusher
 
 
 def build_notifiers(config: Config) -> tuple[Notifier, ...]:
-    """The notifiers that the secrets allow; the bot token wins over the webhook. Raises ConfigError."""
+    """The notifiers that the secrets allow. Raises ConfigError."""
+    return (*_slack(config), *_webhook(config))
+
+
+def build_pushers(config: Config, clock: Clock, observe: Callable[[str, str], None]) -> tuple[Pusher, ...]:
+    """Alertmanager, where one is named; ``observe(notifier, outcome)`` counts its pushes."""
+    if not config.alertmanager.urls:
+        return ()
+    from agent.notify.alertmanager import Alertmanager
+
+    return (
+        Alertmanager(
+            config.alertmanager.urls,
+            clock,
+            token=config.secrets.alertmanager_token,
+            resend_seconds=config.alertmanager.resend_seconds,
+            observe=observe,
+        ),
+    )
+
+
+def _webhook(config: Config) -> tuple[Notifier, ...]:
+    if config.secrets.webhook_url is None:
+        return ()
+    from agent.notify.webhook import Webhook
+
+    return (Webhook(config.secrets.webhook_url, config.secrets.webhook_token),)
+
+
+def _slack(config: Config) -> tuple[Notifier, ...]:
+    """The bot token wins over the webhook."""
     secrets, slack = config.secrets, config.slack
     if not slack.enabled or (secrets.slack_bot_token is None and secrets.slack_webhook_url is None):
         return ()

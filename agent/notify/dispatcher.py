@@ -1,6 +1,7 @@
-"""From published incidents to delivered messages, at the receiver's own speed.
+"""From published incidents and alerts to delivered messages, at the receiver's own speed.
 
-In: :meth:`Dispatcher.publish`, a short synchronous call that only writes to the journal's outbox. Out:
+In: :meth:`Dispatcher.publish`, a short synchronous call that only writes to the journal's outbox (and hands the state
+to those receivers that are pushed the whole state again and again). Out:
 deliveries, one task per notifier, so that a dead receiver delays nobody else. A failure is retried with a
 growing wait (or the receiver's Retry-After); a refusal for good is reported once and parked until the
 next start of the agent, when it is tried once more. A message is marked sent after the receiver's answer:
@@ -18,17 +19,18 @@ import msgspec
 
 from agent.errors import NotifyError
 from agent.journal import Delivery, Journal
-from agent.model import Clock, Incident, parse_rfc3339
-from agent.notify.notifier import Notifier, NotifierStatus
+from agent.model import Alert, Clock, Incident, parse_rfc3339
+from agent.notify.alert_message import ALERT_TOPIC
+from agent.notify.notifier import Notifier, NotifierStatus, Pusher, Subject
 
-MIN_INTERVAL_SECONDS = 1.1  # Slack allows about one message per second and channel
 BACKOFF_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _IDLE_SECONDS = 30.0
 _MAX_WAIT_SECONDS = 3700.0  # a longer wait means that the wall clock was set back
 
 Observe = Callable[[str, str], None]
 _log = logging.getLogger(__name__)
-_DECODER = msgspec.json.Decoder(Incident)
+_INCIDENT = msgspec.json.Decoder(Incident)
+_ALERT = msgspec.json.Decoder(Alert)
 
 
 class Dispatcher:
@@ -40,33 +42,37 @@ class Dispatcher:
         notifiers: Sequence[Notifier],
         clock: Clock,
         *,
+        pushers: Sequence[Pusher] = (),
         observe: Observe | None = None,
-        min_interval_seconds: float = MIN_INTERVAL_SECONDS,
     ) -> None:
         self._journal = journal
         self._clock = clock
         self._observe = observe or (lambda notifier, outcome: None)
-        self._lanes = [_Lane(notifier, journal, clock, self._observe, min_interval_seconds) for notifier in notifiers]
+        self._lanes = [_Lane(notifier, journal, clock, self._observe) for notifier in notifiers]
+        self._pushers = tuple(pushers)
 
-    def publish(self, incident: Incident) -> None:
-        """Queue what each notifier should say about this incident now; the same content is queued once."""
-        payload = msgspec.json.encode(incident)
+    def publish(self, subject: Subject) -> None:
+        """Queue what each notifier should say about this now; the same content is queued once."""
+        for pusher in self._pushers:
+            pusher.saw(subject)
+        payload = msgspec.json.encode(subject)
         for lane in self._lanes:
-            phase = lane.notifier.phase(incident)
-            if phase is not None:
-                topic, key = phase
-                delay = lane.notifier.settle_seconds
-                if self._journal.outbox.enqueue(lane.notifier.name, key, topic, payload, delay_seconds=delay):
-                    lane.wake.set()
+            phase = lane.notifier.phase(subject)
+            if phase is None:
+                continue
+            topic, key, delay = phase
+            if self._journal.outbox.enqueue(lane.notifier.name, key, topic, payload, delay_seconds=delay):
+                lane.wake.set()
 
     async def run(self) -> None:
         """Deliver until cancelled."""
         for lane in self._lanes:
             self._journal.outbox.unpark(lane.notifier.name)
         try:
-            if not self._lanes:
+            if not self._lanes and not self._pushers:
                 await asyncio.Event().wait()
-            await asyncio.gather(*(lane.run() for lane in self._lanes))
+            lanes, pushers = (one.run() for one in self._lanes), (one.run() for one in self._pushers)
+            await asyncio.gather(*lanes, *pushers)
         finally:
             for lane in self._lanes:
                 await lane.notifier.close()
@@ -74,7 +80,7 @@ class Dispatcher:
     async def flush(self, timeout: float) -> bool:
         """At the agent's end: wait at most ``timeout`` seconds for all to be sent; the rest stays queued."""
         deadline = self._clock.monotonic() + timeout
-        while any(status.pending for status in self.status()):
+        while any(status.pending for status in self.status()):  # pushers count what was not pushed yet
             if self._clock.monotonic() >= deadline:
                 return False
             await self._clock.sleep(0.1)
@@ -82,21 +88,18 @@ class Dispatcher:
 
     def status(self) -> tuple[NotifierStatus, ...]:
         """How each notifier stands."""
-        return tuple(lane.status() for lane in self._lanes)
+        return (*(one.status() for one in self._lanes), *(one.status() for one in self._pushers))
 
 
 class _Lane:
     """One notifier's queue and its pace."""
 
-    def __init__(
-        self, notifier: Notifier, journal: Journal, clock: Clock, observe: Observe, min_interval: float
-    ) -> None:
+    def __init__(self, notifier: Notifier, journal: Journal, clock: Clock, observe: Observe) -> None:
         self.notifier = notifier
         self.wake = asyncio.Event()
         self._outbox = journal.outbox
         self._clock = clock
         self._observe = observe
-        self._interval = min_interval
         self._failures = 0
         self._error: str | None = None
         self._reported: str | None = None
@@ -136,7 +139,7 @@ class _Lane:
 
     async def _deliver(self, delivery: Delivery) -> None:
         try:
-            ref = await self.notifier.deliver(_DECODER.decode(delivery.payload), delivery.ref)
+            ref = await self.notifier.deliver(_subject(delivery), delivery.ref)
         except NotifyError as error:
             self._failed(delivery, error)
         except Exception as error:  # a defect in a notifier must not end the lane
@@ -146,7 +149,7 @@ class _Lane:
             self._failures, self._error, self._reported = 0, None, None
             self._outbox.mark_sent(delivery, ref)
             self._observe(self.notifier.name, "sent")
-            await self._clock.sleep(self._interval)
+            await self._clock.sleep(self.notifier.min_interval_seconds)
 
     def _failed(self, delivery: Delivery, error: NotifyError) -> None:
         self._error = error.message
@@ -163,3 +166,9 @@ class _Lane:
         if self._reported != error.message:
             self._reported = error.message
             _log.warning("notifier %s: %s; the message is kept", self.notifier.name, error.message)
+
+
+def _subject(delivery: Delivery) -> Subject:
+    """What was queued; an alert's topic says so (messages of older agents are incidents)."""
+    decoder = _ALERT if delivery.topic.startswith(ALERT_TOPIC) else _INCIDENT
+    return decoder.decode(delivery.payload)

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
-from agent.model import Incident
+from agent.model import Alert, Incident
+
+Subject = Incident | Alert
+"""What people are told of."""
+
+
+class Phase(NamedTuple):
+    """The message that a subject deserves now.
+
+    A ``key`` is sent once for ever; a newer message of a ``topic`` replaces older ones that were never sent. With
+    ``delay_seconds`` a new message waits for a better word, for receivers that cannot edit.
+    """
+
+    topic: str
+    key: str
+    delay_seconds: float = 0.0
 
 
 class Notifier(Protocol):
-    """One receiver."""
+    """One receiver of single messages."""
 
     @property
     def name(self) -> str:
@@ -18,18 +33,15 @@ class Notifier(Protocol):
         ...
 
     @property
-    def settle_seconds(self) -> float:
-        """How long a new message waits for a better word, for receivers that cannot edit."""
+    def min_interval_seconds(self) -> float:
+        """The pace that the receiver allows: seconds between two messages."""
         ...
 
-    def phase(self, incident: Incident) -> tuple[str, str] | None:
-        """``(topic, key)`` of the message this incident deserves now, None for none.
-
-        A key is sent once for ever; a newer message of a topic replaces older ones that were never sent.
-        """
+    def phase(self, subject: Subject) -> Phase | None:
+        """The message that this deserves now, None for none."""
         ...
 
-    async def deliver(self, incident: Incident, ref: str | None) -> str | None:
+    async def deliver(self, subject: Subject, ref: str | None) -> str | None:
         """Send, or edit the message that ``ref`` names; returns the new ref. Raises NotifyError."""
         ...
 
@@ -45,3 +57,24 @@ class NotifierStatus(msgspec.Struct, frozen=True, kw_only=True):
     pending: int
     parked: int
     error: str | None
+
+
+class Pusher(Protocol):
+    """A receiver that is told the whole present state again and again, so that nothing is owed to it."""
+
+    @property
+    def name(self) -> str:
+        """Label of metrics; never changes."""
+        ...
+
+    def saw(self, subject: Subject) -> None:
+        """The newest state of one alert or incident; neither blocks nor raises."""
+        ...
+
+    async def run(self) -> None:
+        """Push until cancelled."""
+        ...
+
+    def status(self) -> NotifierStatus:
+        """How it stands."""
+        ...

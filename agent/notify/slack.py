@@ -1,9 +1,9 @@
 """Slack by bot token (one message per incident, edited) or by webhook (one at open, one at the end).
 
-In: an incident. Out: a message in Slack, or NotifyError that says whether trying again can help.
-slack_sdk does the talking (its own retries off: the dispatcher's are kept on disk) and is imported when a
-notifier is made. Refusals that no retry cures are named after Slack's own error codes (docs.slack.dev,
-chat.postMessage).
+In: an incident, or an alert that pages or makes a ticket. Out: a message in Slack, or NotifyError that says whether
+trying again can help. slack_sdk does the talking (its own retries off: the dispatcher's are kept on disk) and is
+imported when a notifier is made. Refusals that no retry cures are named after Slack's own error codes
+(docs.slack.dev, chat.postMessage).
 """
 
 from __future__ import annotations
@@ -16,9 +16,15 @@ import aiohttp
 from agent.config import Secret
 from agent.errors import NotifyError
 from agent.model import Incident
-from agent.notify.message import render
+from agent.notify.alert_message import alert_topic, render_alert, worth_telling
+from agent.notify.message import Message, render
+from agent.notify.notifier import Phase, Subject
 
 TIMEOUT_SECONDS = 10
+MIN_INTERVAL_SECONDS = 1.1  # Slack allows about one message per second and channel
+# The first word of an incident is often "the server died"; its cause and what waits for approval follow within seconds,
+# and a webhook's message cannot be edited.
+SETTLE_SECONDS = 3.0
 _TRANSIENT = frozenset(
     {"ratelimited", "rate_limited", "internal_error", "fatal_error", "service_unavailable", "request_timeout",
      "team_added_to_org", "message_limit_exceeded", "rollup_error"}
@@ -31,7 +37,7 @@ class SlackBot:
     """chat.postMessage, then chat.update; needs the channel's id."""
 
     name = "slack"
-    settle_seconds = 0.0
+    min_interval_seconds = MIN_INTERVAL_SECONDS
 
     def __init__(
         self, token: Secret, channel_id: str, api_url: str | None = None, runbook_base_url: str | None = None
@@ -45,14 +51,19 @@ class SlackBot:
             token=token.reveal(), base_url=base_url, timeout=TIMEOUT_SECONDS, retry_handlers=[]
         )
 
-    def phase(self, incident: Incident) -> tuple[str, str] | None:
+    def phase(self, subject: Subject) -> Phase | None:
         """Every change of what people see, once."""
-        content = render(incident, self._runbooks)
-        return incident.id, f"{incident.id}:{incident.state.value}:{content.fingerprint}"
+        if isinstance(subject, Incident):
+            content = render(subject, self._runbooks)
+            return Phase(subject.id, f"{subject.id}:{subject.state.value}:{content.fingerprint}")
+        if not worth_telling(subject):
+            return None
+        topic = alert_topic(subject)
+        return Phase(topic, f"{topic}:{subject.state.value}")
 
-    async def deliver(self, incident: Incident, ref: str | None) -> str | None:
+    async def deliver(self, subject: Subject, ref: str | None) -> str | None:
         """Post, or edit the message with the timestamp ``ref``; a message that is gone is posted anew."""
-        message = render(incident, self._runbooks)
+        message = _message(subject, self._runbooks)
         content: dict[str, Any] = {"channel": self._channel, "text": message.text, "blocks": message.blocks}
         if ref is not None:
             edited = await self._call("chat.update", {**content, "ts": ref})
@@ -83,9 +94,7 @@ class SlackWebhook:
     """An incoming webhook: cannot edit, so it says the beginning and the end."""
 
     name = "slack-webhook"
-    # The first word of an incident is often "the server died"; its cause and what waits for approval follow
-    # within seconds, and this message cannot be edited.
-    settle_seconds = 3.0
+    min_interval_seconds = MIN_INTERVAL_SECONDS
 
     def __init__(self, url: Secret, runbook_base_url: str | None = None) -> None:
         from slack_sdk.webhook.async_client import AsyncWebhookClient
@@ -93,14 +102,19 @@ class SlackWebhook:
         self._runbooks = runbook_base_url
         self._client = AsyncWebhookClient(url.reveal(), timeout=TIMEOUT_SECONDS, retry_handlers=[])
 
-    def phase(self, incident: Incident) -> tuple[str, str] | None:
+    def phase(self, subject: Subject) -> Phase | None:
         """Once at open, once at each end; both are topics of their own, so neither replaces the other."""
-        key = f"{incident.id}:{incident.state.value if incident.state.closed else 'open'}"
-        return key, key
+        if isinstance(subject, Incident):
+            key = f"{subject.id}:{subject.state.value if subject.state.closed else 'open'}"
+            return Phase(key, key, SETTLE_SECONDS)
+        if not worth_telling(subject):
+            return None
+        key = f"{alert_topic(subject)}:{subject.state.value}"
+        return Phase(key, key)
 
-    async def deliver(self, incident: Incident, ref: str | None) -> str | None:
+    async def deliver(self, subject: Subject, ref: str | None) -> str | None:
         """Post."""
-        message = render(incident, self._runbooks)
+        message = _message(subject, self._runbooks)
         try:
             answer = await self._client.send(text=message.text, blocks=message.blocks)
         except _FAULTS as error:
@@ -111,6 +125,10 @@ class SlackWebhook:
 
     async def close(self) -> None:
         """The client opens a session for each call and closes it itself."""
+
+
+def _message(subject: Subject, runbook_base_url: str | None) -> Message:
+    return render(subject, runbook_base_url) if isinstance(subject, Incident) else render_alert(subject)
 
 
 def _refusal(code: str, status: int, headers: dict[str, Any]) -> NotifyError:
