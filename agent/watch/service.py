@@ -21,7 +21,7 @@ from agent.diagnose import load_catalogue
 from agent.errors import AgentError, NotFoundError
 from agent.journal import Journal
 from agent.model import Action, Clock, Incident, SystemClock, rfc3339
-from agent.notify import Dispatcher, build_notifiers
+from agent.notify import Dispatcher, build_notifiers, build_pushers
 from agent.remediate import Guard, Policy
 from agent.serve import AgentMetrics, start_api
 from agent.watch.narrate import Narrator, Troubles
@@ -73,7 +73,9 @@ class Watcher:
         self._troubles = Troubles(self._narrator)
         self._metrics = AgentMetrics(clock)
         self._guard = Guard(journal, clock, Policy.from_settings(settings))
-        self._dispatcher = Dispatcher(journal, build_notifiers(settings), clock, observe=self._metrics.notification)
+        observe = self._metrics.notification
+        pushers = build_pushers(settings, clock, observe)
+        self._dispatcher = Dispatcher(journal, build_notifiers(settings), clock, pushers=pushers, observe=observe)
         report = Report(self._narrator, self._metrics, self._dispatcher)
         world = World(
             current=self._current,
@@ -142,7 +144,7 @@ class Watcher:
             self._narrator.line(f"configuration not read again, the old one stays: {error}")
             return
         old = self._current.value
-        for fixed in ("listen", "state_dir", "servers", "slack", "secrets"):
+        for fixed in ("listen", "state_dir", "servers", "slack", "alertmanager", "rules", "secrets"):
             if getattr(settings, fixed) != getattr(old, fixed):
                 self._narrator.line(f"`{fixed}` has changed; it takes effect when the watcher is started again")
         self._current.value = settings
