@@ -4,15 +4,14 @@ Sources: the launcher (events, log stream, GPU and process probes), the server's
 attach mode. A reading is a value or a :class:`agent.model.NotMeasured` with the reason.
 """
 
-from agent.collect.exposition import Families, family_sums
 from agent.collect.launcher import LauncherEvent, LauncherSource, exit_record, gpu_readings
 from agent.collect.logfile import LogFile
 from agent.collect.process import ProcessReading, from_probe, of_listener
-from agent.collect.vllm import Answer, Health, HealthKind, Scrape, Target, VllmClient
+from agent.collect.scrape import Scrape
+from agent.collect.vllm import Answer, Health, HealthKind, Target, VllmClient
 
 __all__ = [
     "Answer",
-    "Families",
     "Health",
     "HealthKind",
     "LauncherEvent",
@@ -23,7 +22,6 @@ __all__ = [
     "Target",
     "VllmClient",
     "exit_record",
-    "family_sums",
     "from_probe",
     "gpu_readings",
     "of_listener",

@@ -14,19 +14,18 @@ import errno
 import json
 import os
 import ssl
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 
-from agent.collect.exposition import family_sums
+from agent.collect.scrape import MetricsPage, Scrape, bounded, is_local, unmeasured
 from agent.model import Clock, NotMeasured
 
 UNAUTHORIZED = (401, 403)
 NOBODY_LISTENS = frozenset({errno.ECONNREFUSED, errno.ECONNRESET, errno.ENOENT})
-METRICS_LIMIT = 32 * 2**20
 REQUEST_LIMIT = 2**20
 
 
@@ -46,14 +45,6 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     kind: HealthKind
     detail: str
     at: float
-
-
-class Scrape(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums per family, the monotonic time of the answer, and its cost in seconds."""
-
-    sums: Mapping[str, float]
-    at: float
-    seconds: float
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +74,8 @@ class VllmClient:
         self._clock = clock
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._base, self._socket = _split(target.url)
+        local = self._socket is not None or is_local(self._base)
+        self._metrics = MetricsPage(f"{self._base}/metrics", clock, local=local)
         self._session: aiohttp.ClientSession | None = None
 
     @property
@@ -91,9 +84,11 @@ class VllmClient:
         return self._target.url
 
     async def __aenter__(self) -> VllmClient:
-        headers = {"Authorization": f"Bearer {self._target.api_key}"} if self._target.api_key else {}
+        headers = {"Accept-Encoding": "identity"}
+        if self._target.api_key:
+            headers["Authorization"] = f"Bearer {self._target.api_key}"
         self._session = aiohttp.ClientSession(
-            connector=self._connector(), headers=headers, timeout=self._timeout, auto_decompress=True
+            connector=self._connector(), headers=headers, timeout=self._timeout, auto_decompress=False
         )
         return self
 
@@ -146,25 +141,14 @@ class VllmClient:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return HealthKind.REFUSED, f"connection broke: {_reason(error)}"
 
-    async def scrape(self, wanted: Collection[str]) -> Scrape | NotMeasured:
-        """One GET of ``/metrics``."""
-        began = self._clock.monotonic()
+    async def scrape(self) -> Scrape | NotMeasured:
+        """One GET of ``/metrics``; the answer is not read here."""
         try:
-            async with self._open().get(f"{self._base}/metrics") as response:
-                if response.status != 200:
-                    return _unmeasured(f"{self._base}/metrics answered {response.status}")
-                body = await _bounded(response, METRICS_LIMIT)
-            families = family_sums(body, wanted)
+            return await self._metrics.get(self._open())
         except asyncio.TimeoutError:
-            return _unmeasured(f"/metrics gave no answer within {self._timeout.total:g} s")
+            return unmeasured(f"/metrics gave no answer within {self._timeout.total:g} s")
         except (aiohttp.ClientError, OSError) as error:
-            return _unmeasured(f"no answer from {self._base}/metrics: {_reason(error)}")
-        except ValueError as error:
-            return _unmeasured(f"{self._base}/metrics: {error}; is the port right?")
-        if not families.vllm:
-            return _unmeasured("the server exports no vllm:* series (started with --disable-log-stats, or not vLLM)")
-        now = self._clock.monotonic()
-        return Scrape(sums=families.sums, at=now, seconds=now - began)
+            return unmeasured(f"no answer from {self._base}/metrics: {_reason(error)}")
 
     async def ask(self, *, timeout: float = 60.0) -> Answer:
         """Send one single-token request on the first endpoint that this server's task has."""
@@ -185,7 +169,7 @@ class VllmClient:
                     return _no_key("/v1/models", response.status)
                 if response.status != 200:
                     return Answer(answered=False, detail=f"/v1/models answered {response.status}")
-                data = json.loads(await _bounded(response, REQUEST_LIMIT))
+                data = json.loads(await bounded(response, REQUEST_LIMIT))
             return str(data["data"][0]["id"])
         except asyncio.TimeoutError:
             return Answer(answered=False, detail="/v1/models gave no answer")
@@ -200,7 +184,7 @@ class VllmClient:
         limit = aiohttp.ClientTimeout(total=timeout)
         try:
             async with self._open().post(f"{self._base}{path}", json=body, timeout=limit) as response:
-                await _bounded(response, REQUEST_LIMIT)
+                await bounded(response, REQUEST_LIMIT)
                 if response.status in UNAUTHORIZED:
                     return _no_key(path, response.status), True
                 took = self._clock.monotonic() - began
@@ -226,17 +210,6 @@ def _split(url: str) -> tuple[str, str | None]:
         return f"http://localhost{root.rstrip('/')}", path
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", None
-
-
-async def _bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in response.content.iter_chunked(65536):
-        size += len(chunk)
-        if size > limit:
-            raise ValueError(f"the answer is larger than {limit >> 20} MiB")
-        chunks.append(chunk)
-    return b"".join(chunks)
 
 
 def _proof_requests(model: str) -> tuple[tuple[str, Mapping[str, object]], ...]:
@@ -271,7 +244,3 @@ def _no_key(path: str, status: int) -> Answer:
 
 def _errno(error: aiohttp.ClientConnectorError) -> int | None:
     return error.os_error.errno
-
-
-def _unmeasured(reason: str) -> NotMeasured:
-    return NotMeasured(check="vllm metrics", reason=reason)

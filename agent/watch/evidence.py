@@ -13,6 +13,7 @@ from typing import Any
 
 from agent.collect import Health, ProcessReading, Scrape, VllmClient
 from agent.model import Cause, Clock, Context, Exit, GpuReading, NotMeasured, State
+from agent.series import ExpositionError, family_sums, parse
 from agent.watch.liveness import Child, Liveness, Standing
 from agent.watch.startlog import StartLog
 from agent.watch.tasks import within
@@ -40,6 +41,7 @@ class ServerEvidence:
         self.gpus: tuple[GpuReading, ...] | NotMeasured = NotMeasured(check="gpu memory", reason="not asked yet")
         self.processes: ProcessReading | NotMeasured = NotMeasured(check="processes", reason="not asked yet")
         self.scrape: Scrape | NotMeasured = NotMeasured(check="vllm metrics", reason="not asked yet")
+        self._sums: Mapping[str, float] = {}
         self._on_state = on_state
         self._request_seconds = request_seconds
         self._clock = clock
@@ -88,7 +90,7 @@ class ServerEvidence:
 
     def saw_scrape(self, scrape: Scrape | NotMeasured) -> None:
         """One round of ``/metrics``; a repair that waits for a counter looks again."""
-        self.scrape = scrape
+        self.scrape, self._sums = _sums(scrape)
         self._wake()
 
     def saw_freeze(self, frozen: bool) -> None:
@@ -161,7 +163,7 @@ class ServerEvidence:
         return self.log.saw(fault)
 
     def metric(self, name: str) -> float | None:
-        return None if isinstance(self.scrape, NotMeasured) else self.scrape.sums.get(name)
+        return None if isinstance(self.scrape, NotMeasured) else self._sums.get(name)
 
     async def request_answered(self) -> tuple[bool | None, str]:
         if self.client is None:
@@ -185,3 +187,17 @@ class ServerEvidence:
         self.log.finish(part)
         causes = part.session.conclude(self.context_of(record))
         return causes[0] if causes else None
+
+
+def _sums(scrape: Scrape | NotMeasured) -> tuple[Scrape | NotMeasured, Mapping[str, float]]:
+    """The scrape and the sum over the series of each name, or why there are none."""
+    if isinstance(scrape, NotMeasured):
+        return scrape, {}
+    try:
+        sums = family_sums(parse(scrape.body, scrape.content_type).samples)
+    except ExpositionError as error:
+        return NotMeasured(check="vllm metrics", reason=f"{error.message}; is the port right?"), {}
+    if not any(name.startswith("vllm:") for name in sums):
+        reason = "the server exports no vllm:* series (started with --disable-log-stats, or not vLLM)"
+        return NotMeasured(check="vllm metrics", reason=reason), {}
+    return scrape, sums

@@ -27,11 +27,6 @@ from agent.watch.tasks import OneTask, every, together
 from agent.watch.unannounced import FATAL_GRACE_SECONDS, Unannounced
 from agent.watch.world import ServerSpec, World
 
-WANTED = (
-    "vllm:generation_tokens_total",
-    "vllm:prompt_tokens_total",
-    "vllm:request_success_total",
-)
 SLOW_SECONDS = 10.0
 FROM_OUTSIDE = "stopped-from-outside"
 
@@ -242,7 +237,7 @@ class ServerWatch:
         client = self.evidence.client
         if client is not None and not self._down():
             self.evidence.saw_health(await client.health())
-            scrape = await client.scrape(WANTED)
+            scrape = await client.scrape()
             self.evidence.saw_scrape(scrape)
             if isinstance(scrape, Scrape):
                 self._world.metrics.scraped(self.name, scrape.seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -74,31 +75,32 @@ async def test_health_says_what_was_seen(handler: object, kind: HealthKind) -> N
 async def test_a_closed_port_is_refused_in_words() -> None:
     async with client("http://127.0.0.1:1") as vllm:
         health = await vllm.health()
-        scrape = await vllm.scrape(("vllm:generation_tokens_total",))
+        scrape = await vllm.scrape()
     assert health.kind is HealthKind.REFUSED
     assert isinstance(scrape, NotMeasured)
     assert "127.0.0.1:1" in scrape.reason
 
 
-async def test_engines_are_summed() -> None:
+async def test_the_answer_comes_whole_with_its_time_and_cost() -> None:
     async with running({"/metrics": answer(200, METRICS)}) as url, client(url) as vllm:
-        scrape = await vllm.scrape(("vllm:generation_tokens_total",))
+        scrape = await vllm.scrape()
     assert isinstance(scrape, Scrape)
-    assert scrape.sums["vllm:generation_tokens_total"] == 42
+    assert scrape.body == METRICS.encode()
+    assert scrape.content_type.startswith("text/plain")
+    assert 0 <= scrape.seconds < 5
+    assert abs(scrape.at_ms / 1000 - time.time()) < 5
 
 
 @pytest.mark.parametrize(
     ("handler", "words"),
     [
-        (answer(200, "<html>nginx</html>"), "exposition"),
-        (answer(200, "python_info 1\n"), "disable-log-stats"),
         (answer(404), "404"),
         (never, "no answer within"),
     ],
 )
 async def test_what_cannot_be_read_has_a_reason(handler: object, words: str) -> None:
     async with running({"/metrics": handler}) as url, client(url) as vllm:
-        scrape = await vllm.scrape(("vllm:generation_tokens_total",))
+        scrape = await vllm.scrape()
     assert isinstance(scrape, NotMeasured)
     assert words in scrape.reason
 
@@ -111,7 +113,7 @@ async def test_a_unix_socket_and_an_api_key_work(tmp_path: Path) -> None:
         return web.Response(text=METRICS)
 
     async with running({"/metrics": keyed}, tmp_path / "v.sock") as url, client(url, api_key="k") as vllm:
-        assert isinstance(await vllm.scrape(("vllm:generation_tokens_total",)), Scrape)
+        assert isinstance(await vllm.scrape(), Scrape)
     assert seen == ["Bearer k"]
 
 

@@ -49,7 +49,7 @@ async def test_a_client_closed_under_its_user_gives_readings() -> None:
         client = await VllmClient(Target(url=server.url), LeapClock()).__aenter__()
         await client.close()
         assert (await client.health()).kind is HealthKind.REFUSED
-        assert isinstance(await client.scrape(()), NotMeasured)
+        assert isinstance(await client.scrape(), NotMeasured)
         assert (await client.ask()).answered is False
 
 
