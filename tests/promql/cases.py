@@ -30,13 +30,13 @@ class Clear:
 
 @dataclass(frozen=True)
 class Load:
-    """Add samples, a step apart, from time zero on. ``started``: start timestamps came with them."""
+    """Add samples, a step apart, from time zero on. ``started``: the series whose start timestamps are given."""
 
     line: int
     step_ms: int
     series: tuple[tuple[Labels, tuple[Point, ...]], ...]
     converts: bool = False
-    started: bool = False
+    started: frozenset[Labels] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -137,15 +137,19 @@ def _load(lines: list[str], first: int) -> Load:
     if match is None:
         raise NotationError(f"not a load command: {lines[0]!r}")
     found: dict[Labels, tuple[Point, ...]] = {}
-    started = False
+    started: set[Labels] = set()
+    all_started = False
     for offset, line in enumerate(lines[1:], 1):
-        if _START_TIMES.match(line):
-            started = True
-            continue
+        start_times = _START_TIMES.match(line)
         with _line(first + offset):
+            if start_times:
+                all_started = all_started or not start_times[1]
+                started |= {series(start_times[1])[0]} if start_times[1] else set()
+                continue
             labels, values = series(line)
         found[labels] = tuple(values)
-    return Load(first, duration_ms(match[2]), tuple(found.items()), match[1] is not None, started)
+        started |= {labels} if all_started else set()
+    return Load(first, duration_ms(match[2]), tuple(found.items()), match[1] is not None, frozenset(started))
 
 
 def _eval(lines: list[str], first: int) -> Eval:

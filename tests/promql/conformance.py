@@ -2,8 +2,8 @@
 
 In: files in promqltest's format. Out: a line for every case that failed (file, line, expected, got) or that is
 unsupported (with the reason), a line for every file, and last ``N passed, N failed, N unsupported``; exit status 1
-where something failed. Unsupported is a closed list: native histograms, loaded or expected, ``info()``, and what Prometheus
-keeps behind a feature flag. Whatever else is refused has failed.
+where something failed. Unsupported is a closed list: native histograms, loaded or expected, ``info()``, and what
+Prometheus keeps behind a feature flag. Whatever else is refused has failed.
 
 As Prometheus' runner does, each instant query is asked once more as the middle step of a range query, and names are
 dropped at a query's end, as its test engine has it.

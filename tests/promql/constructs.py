@@ -62,8 +62,8 @@ def _has_duration_expression(tokens: Sequence[tuple[str, str]]) -> bool:
         elif depth > 0 and (kind != "number" and text != ":"):
             return True
         elif kind == "word" and text.lower() == "offset":
-            following = [each for _, each in tokens[index + 1 : index + 4]]
-            if "(" in following[:2] or (following[1:2] and following[0] not in "+-" and following[1] in "*/%^"):
+            following = [token for token in tokens[index + 1 : index + 3] if token[1] not in ("+", "-")]
+            if following and (following[0][1] == "(" or following[0][0] == "word"):
                 return True
     return False
 

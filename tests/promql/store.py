@@ -49,7 +49,7 @@ class Store:
     def _mark(self, labels: Labels, points: Sequence[float | Mark], command: Load) -> None:
         if HISTOGRAM in points:
             self._foreign[labels] = "reads native histograms"
-        elif command.started:
+        elif labels in command.started:
             self._foreign[labels] = "reads start timestamps, which are behind a feature flag"
         if command.converts:
             pairs = dict(labels)

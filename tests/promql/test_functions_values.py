@@ -31,8 +31,8 @@ def test_every_float_has_a_value(name: str):
         ("exp", 710.0, INF), ("ln", 0.0, -INF), ("ln", -1.0, NAN), ("log2", 0.0, -INF), ("log10", 1000.0, 3),
         ("sqrt", -1.0, NAN), ("sin", INF, NAN), ("acosh", 0.5, NAN), ("atanh", 1.0, INF), ("atanh", -1.0, -INF),
         ("atanh", 2.0, NAN), ("sinh", -1000.0, -INF), ("sinh", 1000.0, INF), ("cosh", -1000.0, INF),
-        ("floor", -INF, -INF),        ("ceil", 2.1, 3), ("floor", -2.5, -3), ("sgn", -0.1, -1), ("sgn", NAN, NAN), ("rad", 180.0, math.pi),
-        ("deg", math.pi, 180), ("abs", -INF, INF),
+        ("deg", math.pi, 180), ("floor", -INF, -INF), ("ceil", 2.1, 3), ("floor", -2.5, -3), ("sgn", -0.1, -1),
+        ("sgn", NAN, NAN), ("rad", 180.0, math.pi), ("abs", -INF, INF),
     ],
 )  # fmt: skip
 def test_domains(name: str, value: float, expected: float):

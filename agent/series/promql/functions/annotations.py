@@ -73,7 +73,7 @@ def general(value: float) -> str:
     sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
     assert isinstance(exponent, int)
     power = exponent + len(digits) - 1
-    if value and not -4 <= power < max(6, len(digits)) and not (-4 <= power < 21 and len(digits) > power):
+    if value and not -4 <= power < 6:
         mantissa = "".join(map(str, digits))
         point = "." + mantissa[1:] if len(mantissa) > 1 else ""
         return f"{'-' if sign else ''}{mantissa[0]}{point}e{'-' if power < 0 else '+'}{abs(power):02d}"
