@@ -4,20 +4,26 @@ Sources: the launcher (events, log stream, GPU and process probes), the server's
 attach mode. A reading is a value or a :class:`agent.model.NotMeasured` with the reason.
 """
 
+from agent.collect.canary import Canary, CanaryOutcome, CanaryResult, Requester
 from agent.collect.launcher import LauncherEvent, LauncherSource, exit_record, gpu_readings
 from agent.collect.logfile import LogFile
-from agent.collect.process import ProcessReading, from_probe, of_listener
+from agent.collect.process import ProcessReading, ProcessState, from_probe, of_listener
 from agent.collect.scrape import Scrape
 from agent.collect.vllm import Answer, Health, HealthKind, Target, VllmClient
 
 __all__ = [
     "Answer",
+    "Canary",
+    "CanaryOutcome",
+    "CanaryResult",
     "Health",
     "HealthKind",
     "LauncherEvent",
     "LauncherSource",
     "LogFile",
     "ProcessReading",
+    "ProcessState",
+    "Requester",
     "Scrape",
     "Target",
     "VllmClient",

@@ -1,7 +1,7 @@
 """Processes and memory cgroup of the server: through the launcher, or here when the server runs on this host.
 
 In: the answer of ``probe processes``, or the port that the server listens on. Out: resident bytes, cgroup limit
-and its ``oom_kill`` counter, or the reason why not.
+and its ``oom_kill`` counter, each process with its state letter and CPU seconds, or the reason why not.
 """
 
 from __future__ import annotations
@@ -15,6 +15,18 @@ import psutil
 from agent.model import NotMeasured
 
 
+class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
+    """One process as /proc/PID/stat shows it: ``state`` is the letter of its main thread (R, S, D, T, t, ...),
+    ``cpu_seconds`` what all its threads have used. ``title`` is the command line, where vLLM writes its role.
+    """
+
+    pid: int
+    ppid: int
+    title: str
+    state: str
+    cpu_seconds: float
+
+
 class ProcessReading(msgspec.Struct, frozen=True, kw_only=True):
     """The server's process tree: number, resident bytes; the cgroup's limit, usage (bytes) and kill counter."""
 
@@ -23,6 +35,7 @@ class ProcessReading(msgspec.Struct, frozen=True, kw_only=True):
     limit_bytes: int | None = None
     usage_bytes: int | None = None
     oom_kill: int | None = None
+    members: tuple[ProcessState, ...] = ()
 
 
 def from_probe(result: Mapping[str, Any]) -> ProcessReading | NotMeasured:
@@ -37,6 +50,17 @@ def from_probe(result: Mapping[str, Any]) -> ProcessReading | NotMeasured:
         limit_bytes=cgroup.get("limit_bytes"),
         usage_bytes=cgroup.get("usage_bytes"),
         oom_kill=cgroup.get("oom_kill"),
+        members=tuple(_member(one) for one in processes if "state" in one and "cpu_seconds" in one),
+    )
+
+
+def _member(one: Mapping[str, Any]) -> ProcessState:
+    return ProcessState(
+        pid=int(one["pid"]),
+        ppid=int(one.get("ppid") or 0),
+        title=str(one.get("cmdline") or one.get("name") or ""),
+        state=str(one["state"]),
+        cpu_seconds=float(one["cpu_seconds"]),
     )
 
 
@@ -55,6 +79,36 @@ def of_listener(port: int) -> ProcessReading | NotMeasured:
             return NotMeasured(check="processes", reason=f"no process of this host listens on port {port}")
         root = psutil.Process(owner)
         tree = [root, *root.children(recursive=True)]
-        return ProcessReading(processes=len(tree), resident_bytes=sum(one.memory_info().rss for one in tree))
+        members = tuple(one for one in map(_local, tree) if one is not None)
+        resident = sum(one.memory_info().rss for one in tree)
+        return ProcessReading(processes=len(tree), resident_bytes=resident, members=members)
     except psutil.Error as error:
         return NotMeasured(check="processes", reason=f"{type(error).__name__}: {error}")
+
+
+# psutil speaks in words; the letters are the kernel's (Documentation/filesystems/proc.rst).
+LETTERS = {
+    psutil.STATUS_RUNNING: "R",
+    psutil.STATUS_SLEEPING: "S",
+    psutil.STATUS_DISK_SLEEP: "D",
+    psutil.STATUS_STOPPED: "T",
+    psutil.STATUS_TRACING_STOP: "t",
+    psutil.STATUS_ZOMBIE: "Z",
+    psutil.STATUS_IDLE: "I",
+}
+
+
+def _local(one: psutil.Process) -> ProcessState | None:
+    """None where the process ended meanwhile."""
+    try:
+        with one.oneshot():
+            times = one.cpu_times()
+            return ProcessState(
+                pid=one.pid,
+                ppid=one.ppid(),
+                title=" ".join(one.cmdline())[:200] or one.name(),
+                state=LETTERS.get(one.status(), "?"),
+                cpu_seconds=times.user + times.system,
+            )
+    except psutil.Error:
+        return None

@@ -198,6 +198,24 @@ class VllmClient:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return Answer(answered=False, detail=f"{path}: {_reason(error)}"), True
 
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float,
+    ) -> tuple[int, bytes]:
+        """Status and body (at most 1 MiB) of one request below the base address.
+
+        Raises asyncio.TimeoutError, aiohttp.ClientError, OSError, and ValueError for a larger body.
+        """
+        limit = aiohttp.ClientTimeout(total=timeout)
+        url = f"{self._base}{path}"
+        async with self._open().request(method, url, json=body, headers=headers, timeout=limit) as response:
+            return response.status, await bounded(response, REQUEST_LIMIT)
+
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             raise aiohttp.ClientConnectionError("the client was closed")
