@@ -14,6 +14,7 @@ from agent.series.promql.errors import QueryError
 from agent.series.promql.evaluation import Evaluation, refuse_duplicates
 from agent.series.promql.labels import (
     MEMORY,
+    RESERVED,
     Memo,
     Numbers,
     dropping,
@@ -39,7 +40,7 @@ class Matching:
         self.names = tuple(names)
         self.cardinality = cardinality
         self.include = tuple(include)
-        self.signature = keeping(names) if on else dropping(names)
+        self.signature = keeping(names) if on else dropping(names, RESERVED)
 
 
 class ScalarBinary(Node):

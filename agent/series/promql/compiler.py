@@ -69,7 +69,7 @@ class Compiler:
         self._source = source
         self._functions = functions
         self._delayed = delayed
-        self._moments = list(source.moments)
+        self._read = 0
         self._calls = list(source.calls)
 
     def node(self, expr: parser.Expr) -> Node:
@@ -82,7 +82,9 @@ class Compiler:
             case parser.ParenExpr():
                 return self.node(expr.expr)
             case parser.UnaryExpr():
-                return Negation(self.node(expr.expr), expr.prettify(), delayed=self._delayed)
+                before = self._read
+                inner = self.node(expr.expr)
+                return Negation(inner, self._key(expr, before), delayed=self._delayed)
         return self._larger(expr)
 
     def _larger(self, expr: parser.Expr) -> Node:
@@ -104,11 +106,14 @@ class Compiler:
     def _when(self, at: parser.AtModifier | None, offset: datetime.timedelta | None) -> When:
         moment: Moment = None
         if at is not None:
-            known = self._moments.pop(0)
+            known = self._source.moments[self._read]
+            self._read += 1
             if at.type == parser.AtModifierType.Start:
                 moment = "start"
             elif at.type == parser.AtModifierType.End:
                 moment = "end"
+            elif known is None:
+                raise QueryError("timestamp out of bounds for @ modifier")
             else:
                 moment = known
         return When(moment, 0 if offset is None else milliseconds(offset))
@@ -123,29 +128,36 @@ class Compiler:
         for matcher in matchers:
             _check_pattern(matcher)
         select_key = ",".join(f"{m.name}{m.match.value}{quoted(m.value)}" for m in matchers)
-        return Selector(matchers, self._when(expr.at, expr.offset), select_key, self._key(expr))
+        before = self._read
+        when = self._when(expr.at, expr.offset)
+        return Selector(matchers, when, select_key, self._key(expr, before))
 
-    def _key(self, expr: parser.Expr) -> str:
-        """The parser writes moments to the millisecond, but not negative ones; then the query's own text tells."""
-        text = expr.prettify()
-        return f"{text} # {self._source.original}" if any((m or 0) < 0 for m in self._source.moments) else text
+    def _key(self, expr: parser.Expr, before: int) -> str:
+        """The parser's text, with the moments read since, as it writes some of them wrongly."""
+        read_here = self._source.moments[before : self._read]
+        fixed = [moment for moment in read_here if moment is not None]
+        return f"{expr.prettify()} # {fixed}" if fixed else expr.prettify()
 
     def _window(self, expr: parser.MatrixSelector) -> Window:
         range_ms = _positive(expr.range)
-        return Window(self._selector(expr.vector_selector), range_ms, self._key(expr))
+        before = self._read
+        selector = self._selector(expr.vector_selector)
+        return Window(selector, range_ms, self._key(expr, before))
 
     def _subquery(self, expr: parser.SubqueryExpr) -> Subquery:
+        before = self._read
         inner = self.node(expr.expr)
         step_ms = None if expr.step is None else _positive(expr.step)
         when = self._when(expr.at, expr.offset)
-        return Subquery(inner, _positive(expr.range), step_ms, when, self._key(expr))
+        return Subquery(inner, _positive(expr.range), step_ms, when, self._key(expr, before))
 
     def _aggregate(self, expr: parser.AggregateExpr) -> Node:
         operator = str(expr.op)
         places = self._places(operator)
+        before = self._read
         param = None if expr.param is None else self.node(expr.param)
         inner = self.node(expr.expr)
-        key = self._key(expr)
+        key = self._key(expr, before)
         modifier = expr.modifier
         without = modifier is not None and modifier.type == parser.AggModifierType.Without
         grouping = Grouping(() if modifier is None else modifier.labels, without=without)
@@ -160,9 +172,10 @@ class Compiler:
 
     def _binary(self, expr: parser.BinaryExpr) -> Node:
         operator = str(expr.op)
+        before = self._read
         left = self.node(expr.lhs)
         right = self.node(expr.rhs)
-        key = self._key(expr)
+        key = self._key(expr, before)
         modifier = expr.modifier
         to_bool = modifier is not None and modifier.return_bool
         if modifier is not None and (modifier.fill_values.lhs is not None or modifier.fill_values.rhs is not None):
@@ -180,13 +193,17 @@ class Compiler:
         name = expr.func.name
         function = self._functions.get(name)
         if function is None:
-            raise UnsupportedError(f"the function {name}() is not supported")
+            flagged = expr.func.experimental or name in ("start", "end", "range", "step")
+            why = "experimental in Prometheus 3" if flagged else "it needs native histograms"
+            raise UnsupportedError(f"the function {name}() is not supported ({why})")
         places = self._places(name)
+        before = self._read
         arguments = tuple(self.node(argument) for argument in expr.args)
         where = tuple(self._where(argument, places, index) for index, argument in enumerate(expr.args))
         kind = _KINDS[str(expr.func.return_type)]
         texts = tuple(argument.prettify() for argument in expr.args)
-        return Application(function, arguments, kind, self._key(expr), texts=texts, where=where, delayed=self._delayed)
+        key = self._key(expr, before)
+        return Application(function, arguments, kind, key, texts=texts, where=where, delayed=self._delayed)
 
     def _places(self, name: str) -> tuple[tuple[int, ...], ...]:
         """Where the arguments of the next call in the text begin; nothing where text and tree do not agree."""
@@ -225,7 +242,13 @@ def _check_pattern(matcher: Matcher) -> None:
     try:
         matcher.test()
     except re2.error as error:
-        raise QueryError(f"error parsing regexp {quoted(matcher.value)}: {error}") from None
+        raise QueryError(f"error parsing regexp {quoted(matcher.value)}: {_words(error)}") from None
+
+
+def _words(error: re2.error) -> str:
+    """RE2 gives its message as bytes."""
+    words = error.args[0] if error.args else ""
+    return words.decode("utf-8", "replace") if isinstance(words, bytes) else str(words)
 
 
 def milliseconds(duration: datetime.timedelta) -> int:

@@ -73,9 +73,9 @@ def keeping(names: Iterable[str]) -> Callable[[Labels], Labels]:
     return lambda labels: tuple(pair for pair in labels if pair[0] in kept)
 
 
-def dropping(names: Iterable[str]) -> Callable[[Labels], Labels]:
+def dropping(names: Iterable[str], also: Iterable[str] = (NAME,)) -> Callable[[Labels], Labels]:
     """``without`` and ``ignoring``: all but those and the name."""
-    dropped = frozenset(names) | {NAME}
+    dropped = frozenset((*names, *also))
     return lambda labels: tuple(pair for pair in labels if pair[0] not in dropped)
 
 

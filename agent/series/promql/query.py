@@ -104,6 +104,8 @@ class Query:
         if self.kind not in ("scalar", "vector"):
             shown = {"matrix": "range vector"}.get(self.kind, self.kind)
             raise QueryError(f'invalid expression type "{shown}" for range query, must be Scalar or instant Vector')
+        if step_ms <= 0:
+            raise QueryError("zero or negative query resolution step widths are not accepted. Try a positive integer")
         session = Session(storage, lookback_ms=lookback_ms, interval_ms=interval_ms)
         session.begin(start_ms)
         ev = Evaluation(session, start_ms, start_ms, end_ms, Notes() if notes is None else notes)

@@ -24,12 +24,17 @@ _CLAUSES = frozenset(("by", "without"))
 _MATCHING = ("on", "ignoring", "group_left", "group_right", "fill", "fill_left", "fill_right")
 _NOT_CALLED = frozenset((*_CLAUSES, *_MATCHING, "and", "or", "unless", "atan2", "bool", "offset"))
 _EXPERIMENTAL = "is not supported (experimental in Prometheus 3)"
+LONGEST = 2**63 / 1e9
 _PRIVATE = 0x10FF00
 _UNDERSCORE = re.compile(r"(?<=[0-9a-fA-FxX])_(?=[0-9a-fA-F])")
 _BYTE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|[0-7]{3})")
 _ESCAPE = re.compile(
     r"\\(?:x(?P<x>[0-9a-fA-F]{2})|u(?P<u>[0-9a-fA-F]{4})|U(?P<U>[0-9a-fA-F]{8})|(?P<o>[0-7]{3})|(?P<c>.))", re.DOTALL
 )
+_DURATION = re.compile(
+    r"(?:(\d+)y)?(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+)s)?(?:(\d+)ms)?\Z", re.ASCII
+)
+_UNITS = (31_536_000_000, 604_800_000, 86_400_000, 3_600_000, 60_000, 1000, 1)
 _SIMPLE = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\": "\\", "'": "'", '"': '"'}
 
 
@@ -57,7 +62,7 @@ def read(text: str) -> Source:
     for index, token in enumerate(found):
         new = token.text
         if token.kind == "number":
-            new = _UNDERSCORE.sub("", new)
+            new = _plain(found, index)
         elif token.kind == "string":
             new = _rewritten(new)
         elif token.text == "@":
@@ -69,6 +74,18 @@ def read(text: str) -> Source:
         end = token.start + len(token.text)
     out.append(text[end:])
     return Source(text, "".join(out), tuple(moments), tuple(_calls(found)))
+
+
+def _plain(found: list[Token], index: int) -> str:
+    """A number or duration as the parser takes it; raises QueryError on a duration that Go cannot hold."""
+    text = _UNDERSCORE.sub("", found[index].text)
+    value = _number(text)
+    if value is None:
+        return text
+    before = [token.text.lower() for token in found[max(index - 2, 0) : index]]
+    if value > LONGEST and ("offset" in before or before[-1:] in (["["], [":"])):
+        raise QueryError("duration out of range")
+    return "0" if value == 0 and text[-1] in "smhdwy" else text
 
 
 def _moment(found: list[Token], index: int) -> int | None:
@@ -87,8 +104,11 @@ def _moment(found: list[Token], index: int) -> int | None:
 
 
 def _number(text: str) -> float | None:
-    """A number literal, None where it is something else."""
+    """A number literal or a duration in seconds, None where it is something else."""
     plain = _UNDERSCORE.sub("", text)
+    duration = _DURATION.match(plain)
+    if duration and duration.group() and not plain.isdigit():
+        return sum(int(part or 0) * unit for part, unit in zip(duration.groups(), _UNITS, strict=True)) / 1000
     try:
         if plain[:2].lower() == "0x":
             return float(int(plain, 16))
@@ -120,7 +140,9 @@ def _unescaped(match: re.Match[str]) -> bytes:
     if groups["x"]:
         return bytes((int(groups["x"], 16),))
     if groups["o"]:
-        return bytes((int(groups["o"], 8) & 0xFF,))
+        if int(groups["o"], 8) > 0xFF:
+            raise QueryError(f"error unquoting string: {match.group()} is no byte")
+        return bytes((int(groups["o"], 8),))
     if groups["u"] or groups["U"]:
         code = int(groups["u"] or groups["U"], 16)
         return chr(code).encode("utf-8", "replace") if code <= 0x10FFFF else b"?"
@@ -161,10 +183,14 @@ def _ends(token: Token) -> bool:
 
 
 def _refuse_duration(found: list[Token], index: int) -> None:
-    """A range or step that is computed."""
+    """A range or step that is computed, or steps counted from the moment of evaluation (``::``)."""
     while index < len(found) and found[index].text != "]":
         token = found[index]
-        if token.kind != "number" and token.text != ":":
+        if token.text == ":" and found[index - 1].text == ":":
+            raise UnsupportedError(f"the aligned subquery :: {_EXPERIMENTAL}")
+        if token.text == "$":
+            return
+        if token.kind == "name" or token.text in ("+", "-", "*", "/", "%", "^", "("):
             raise UnsupportedError(f"a duration expression in a range {_EXPERIMENTAL}")
         index += 1
 
