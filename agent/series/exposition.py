@@ -124,7 +124,8 @@ class Reader(Generic[T]):
             found.truncated = True
         self._walk(lines, openmetrics, found)
         if found.bad_count and not found.lines:
-            raise _refusal(f"line {found.bad[0].line}: {found.bad[0].reason}")
+            binary = any(byte < 32 and byte not in b"\t\r\n" for byte in body[:1024])
+            raise _refusal("it is binary" if binary else f"line {found.bad[0].line}: {found.bad[0].reason}")
         if cut_off and not found.truncated:
             found.spoilt(len(lines) + 1, "the answer ends without # EOF: it was cut off")
         return found
@@ -226,8 +227,6 @@ def _text(body: bytes) -> str:
         raise _refusal("it is a web page or XML")
     if _JSON.match(head):
         raise _refusal("it is JSON")
-    if any(letter < " " and letter not in "\t\r\n" for letter in head):
-        raise _refusal("it is binary")
     return text.replace("\r\n", "\n") if "\r" in text else text
 
 
