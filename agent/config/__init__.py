@@ -7,6 +7,8 @@ here, in :mod:`agent.config.actions`, and nowhere else.
 """
 
 from agent.config.actions import ACTIONS, ActionPolicy, actions_page, default_modes
+from agent.config.document import Document, Keys, parse_texts, read_texts
+from agent.config.document import Value as Plain
 from agent.config.dump import effective, effective_yaml
 from agent.config.load import SECRET_NAMES, load
 from agent.config.page import configuration_page
@@ -30,7 +32,10 @@ __all__ = [
     "Breaker",
     "Budget",
     "Config",
+    "Document",
+    "Keys",
     "LogLevel",
+    "Plain",
     "Secret",
     "Secrets",
     "Server",
@@ -44,4 +49,6 @@ __all__ = [
     "effective",
     "effective_yaml",
     "load",
+    "parse_texts",
+    "read_texts",
 ]

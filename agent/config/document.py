@@ -63,13 +63,38 @@ class Document:
 
 def read_document(path: Path) -> Document:
     """Read and parse a configuration file. Raises ConfigError with file, line and remedy."""
+    return parse_document(_read(path), str(path))
+
+
+def read_texts(path: Path) -> Document:
+    """Read a file of another program's format: every scalar stays the text that was written (null stays None).
+
+    An empty file is an empty mapping. Raises ConfigError.
+    """
+    return parse_texts(_read(path), str(path))
+
+
+def parse_texts(text: str, name: str) -> Document:
+    """As :func:`read_texts`, from text."""
+    node = _compose(text, name)
+    if node is None:
+        return Document(name, {}, {})
+    if not isinstance(node, yaml.MappingNode):
+        raise ConfigError("the top must be a mapping", where=f"{name}:{_line(node)}", remedy="write `key: value` lines")
+    reader = _Reader(name, texts=True)
+    value = reader.value(node, ())
+    assert isinstance(value, dict)
+    return Document(name, value, reader.lines)
+
+
+def _read(path: Path) -> str:
     try:
         if path.is_dir():
             raise ConfigError("is a folder, not a file", where=str(path), remedy="name the YAML file in it")
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise ConfigError("no such file", where=str(path), remedy="check the path after --config") from None
+        raise ConfigError("no such file", where=str(path), remedy="check the path") from None
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(
@@ -77,7 +102,7 @@ def read_document(path: Path) -> Document:
         ) from None
     if len(raw) > MAX_BYTES:
         raise ConfigError("is larger than 1 MiB", where=f"{path}:1", remedy="this is not a configuration file")
-    return parse_document(_decode(raw, str(path)), str(path))
+    return _decode(raw, str(path))
 
 
 def parse_document(text: str, name: str) -> Document:
@@ -154,10 +179,11 @@ def _line(node: yaml.Node) -> int:
 class _Reader:
     """Turns nodes into values and notes lines."""
 
-    def __init__(self, name: str, *, lined: bool = True) -> None:
+    def __init__(self, name: str, *, lined: bool = True, texts: bool = False) -> None:
         self.name = name
         self.lines: dict[Keys, int] = {}
         self._lined = lined
+        self._texts = texts
         self._nodes = 0
 
     def value(self, node: yaml.Node, path: Keys) -> Value:
@@ -192,6 +218,8 @@ class _Reader:
         kind = node.tag.rpartition(":")[2]
         if kind == "null":
             return None
+        if self._texts:
+            return text
         if kind == "bool":
             return text.lower() == "true"
         if kind == "int":
