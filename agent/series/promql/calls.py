@@ -62,10 +62,12 @@ class Application(Node):
         result = function.evaluate(call)
         if not isinstance(result, list):
             return result
-        return self._finish(ev, result, values)
+        return self._finish(ev, result)
 
-    def _finish(self, ev: Evaluation, result: Vector, values: tuple[Value, ...]) -> Vector:
+    def _finish(self, ev: Evaluation, result: Vector) -> Vector:
         if self._delayed:
+            if self.function.name in WRITES_LABELS:
+                refuse_duplicates(result)
             if self.function.drops_name:
                 result = [Element(labels, value, True) for labels, value, _ in result]
             return result
@@ -75,16 +77,9 @@ class Application(Node):
             result = [Element(named[labels], value) for labels, value, _ in result]
         if self._check:
             refuse_duplicates(result)
-            if ev.owners is not None:
-                self._own(ev, result, sources, values)
+            if self._over_range and ev.owners is not None:
+                ev.own(id(self), result, [element.labels for element in sources])
         return result
-
-    def _own(self, ev: Evaluation, result: Vector, sources: Vector, values: tuple[Value, ...]) -> None:
-        """Over ranges and where labels are written, Prometheus refuses duplicates over all steps of a range query."""
-        if self._over_range and self.function.drops_name:
-            ev.own(id(self), result, [element.labels for element in sources])
-        elif self.function.name in WRITES_LABELS and isinstance(values[0], list) and len(values[0]) == len(result):
-            ev.own(id(self), result, [element.labels for element in values[0]])
 
 
 def _matchers(arguments: tuple[Node, ...]) -> tuple[tuple[str, str, str], ...]:

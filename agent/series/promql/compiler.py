@@ -136,7 +136,8 @@ class Compiler:
         """The parser's text, with the moments read since, as it writes some of them wrongly."""
         read_here = self._source.moments[before : self._read]
         fixed = [moment for moment in read_here if moment is not None]
-        return f"{expr.prettify()} # {fixed}" if fixed else expr.prettify()
+        text = f"{expr.prettify()} # {fixed}" if fixed else expr.prettify()
+        return f"delayed {text}" if self._delayed else text
 
     def _window(self, expr: parser.MatrixSelector) -> Window:
         range_ms = _positive(expr.range)

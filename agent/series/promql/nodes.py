@@ -10,6 +10,7 @@ Windows are cut by bisection on the series' own lists; a copy is made only where
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Literal
@@ -136,8 +137,8 @@ class Selector(Node):
             times = series.times
             if not times:
                 continue
-            index = -1 if times[-1] <= at_ms else bisect_right(times, at_ms) - 1
-            if index < -1 or (index == -1 and times[-1] > at_ms) or times[index] <= oldest:
+            index = len(times) - 1 if times[-1] <= at_ms else bisect_right(times, at_ms) - 1
+            if index < 0 or times[index] <= oldest:
                 continue
             value = series.values[index]
             if value != value and series.stale and is_stale(value):
@@ -184,7 +185,9 @@ class Window(Node):
 def _living(series: Series, low: int, high: int) -> Span | None:
     """The window without staleness markers, or None when nothing else is in it."""
     values = series.values[low:high]
-    gone = {index for index, value in enumerate(values) if value != value and is_stale(value)}
+    gone: set[int] = set()
+    if math.isnan(sum(values)):
+        gone = {index for index, value in enumerate(values) if value != value and is_stale(value)}
     if not gone:
         return Span(series.labels, series.times, series.values, low, high, series.drops)
     times = [time for index, time in enumerate(series.times[low:high]) if index not in gone]

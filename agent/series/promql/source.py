@@ -170,6 +170,13 @@ def _refuse(found: list[Token], index: int) -> None:
         before = found[index - 1]
         if (before.kind == "name" and before.text.lower() not in _NOT_CALLED) or (before.text in "]})" and before.text):
             raise UnsupportedError(f"the modifier {token.text.lower()} {_EXPERIMENTAL}")
+    if (
+        token.text == "/"
+        and index
+        and found[index - 1].text in ("<", ">")
+        and token.start == found[index - 1].start + 1
+    ):
+        raise UnsupportedError(f"the operator {found[index - 1].text}/ is not supported (it needs native histograms)")
     if token.text == "[":
         _refuse_duration(found, index + 1)
     elif token.kind == "name" and token.text.lower() == "offset" and index and index + 1 < len(found):
