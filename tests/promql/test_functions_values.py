@@ -162,6 +162,12 @@ def test_days_in_month(month: str, days: int):
     assert one(call("days_in_month", vector(seconds))) == days
 
 
+@pytest.mark.parametrize("value", [NAN, INF, -INF, 1e19])
+def test_what_is_no_time_has_the_date_that_prometheus_gives_it(value: float):
+    parts = [one(call(name, vector(value))) for name in ("year", "month", "day_of_month", "hour", "minute")]
+    assert parts == [292277026596, 12, 4, 15, 30]
+
+
 def test_the_time_of_a_sample_where_the_evaluator_knows_it():
     elements = vector(5, 6)
     known = Call((elements,), 60_000, Notes(), times=(50_000, 55_500))

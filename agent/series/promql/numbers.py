@@ -79,8 +79,8 @@ def decimal(value: float) -> str:
 
 
 def shortest(value: float) -> str:
-    """Go's %v of a float64: shortest, an exponent below 1e-4 and from 1e21 on."""
-    if value != value or value in (INF, -INF) or value == 0 or 1e-4 <= abs(value) < 1e21:
+    """Go's %g and %v of a float64: the shortest digits, with an exponent below 1e-4 and from 1e6 on."""
+    if value != value or value in (INF, -INF) or value == 0 or 1e-4 <= abs(value) < 1e6:
         return decimal(value)
     digits, _, exponent = f"{Decimal(repr(value)):e}".partition("e")
     return f"{digits.rstrip('0').rstrip('.') if '.' in digits else digits}e{int(exponent):+03d}"

@@ -6,9 +6,9 @@ is known. A note never changes a value.
 
 from __future__ import annotations
 
-from decimal import Decimal
-
 from agent.series.data import NAME, Labels
+from agent.series.promql.labels import quoted
+from agent.series.promql.numbers import shortest
 from agent.series.promql.value import Call
 
 COUNTER_SUFFIXES = ("_total", "_sum", "_count", "_bucket")
@@ -43,7 +43,7 @@ def possible_non_counter(call: Call, labels: Labels) -> None:
 def check_quantile(call: Call, argument: int, q: float) -> None:
     """A quantile that is none."""
     if not 0 <= q <= 1:
-        warn(call, argument, f"quantile value should be between 0 and 1, got {general(q)}")
+        warn(call, argument, f"quantile value should be between 0 and 1, got {shortest(q)}")
 
 
 def bad_bucket_label(call: Call, argument: int, name: str, bound: str) -> None:
@@ -59,46 +59,9 @@ def forced_monotonicity(call: Call, argument: int, name: str) -> None:
     info(call, argument, text + _for_metric(name))
 
 
-def quoted(text: str) -> str:
-    """``text`` in double quotes, escaped as Go's %q does it."""
-    return '"' + "".join(_escaped(character) for character in text) + '"'
-
-
-def general(value: float) -> str:
-    """``value`` in its shortest form, as Go's %g gives it."""
-    if value != value:
-        return "NaN"
-    if value in (float("inf"), float("-inf")):
-        return "+Inf" if value > 0 else "-Inf"
-    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
-    assert isinstance(exponent, int)
-    power = exponent + len(digits) - 1
-    if value and not -4 <= power < 6:
-        mantissa = "".join(map(str, digits))
-        point = "." + mantissa[1:] if len(mantissa) > 1 else ""
-        return f"{'-' if sign else ''}{mantissa[0]}{point}e{'-' if power < 0 else '+'}{abs(power):02d}"
-    return f"{Decimal(repr(value)).normalize():f}"
-
-
 def _place(call: Call, argument: int) -> str:
     return f" {call.where[argument]}" if argument < len(call.where) else ""
 
 
 def _for_metric(name: str) -> str:
     return f" for metric name {quoted(name)}" if name else ""
-
-
-def _escaped(character: str) -> str:
-    short = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\a": "\\a", "\b": "\\b", "\f": "\\f"}
-    if character in short:
-        return short[character]
-    if character == "\v":
-        return "\\v"
-    code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:
-        return f"\\x{code - 0xDC00:02x}"
-    if character == " " or character.isprintable():
-        return character
-    if code < 0x80:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -1,8 +1,8 @@
 """Time of a query and parts of dates, in UTC: time, timestamp, year, month, day_of_month, hour and their kin.
 
 In: seconds since 1970 as values, or no argument for the query's own time. Out: the part of the date. The calendar is
-the Gregorian one for all years, without leap seconds, and holds for every float: numbers too large for 64 bits and NaN
-read as the smallest 64-bit integer, as they do in Prometheus on x86-64.
+the Gregorian one for all years, without leap seconds, and holds for every float: NaN and numbers too large for 64 bits
+give the date that Prometheus gives on x86-64, in December of the year 292277026596.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from agent.series.promql.functions.arguments import vector
 from agent.series.promql.value import Call, Element, Function, Vector
 
 DAY = 86400
-_LEAST = -(2**63)
+# A float that is no 64-bit integer becomes the smallest one, from which Go's calendar runs over to this second.
+_BEYOND = 2**63
 _BEFORE = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)
 
 
@@ -41,7 +42,7 @@ def _date(seconds: int) -> _Date:
 
 
 def _whole_seconds(value: float) -> int:
-    return int(value) if -(2.0**63) <= value < 2.0**63 else _LEAST
+    return int(value) if -(2.0**63) <= value < 2.0**63 else _BEYOND
 
 
 def _day_of_year(date: _Date) -> int:

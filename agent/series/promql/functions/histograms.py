@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from agent.series.data import Labels
 from agent.series.promql.functions.annotations import bad_bucket_label, check_quantile, forced_monotonicity, name_of
 from agent.series.promql.functions.arguments import number, vector
-from agent.series.promql.functions.numbers import INF, NAN, almost_equal, divide, parse_float
+from agent.series.promql.functions.numbers import almost_equal, parse_float
+from agent.series.promql.numbers import INF, NAN, divide
 from agent.series.promql.value import Call, Element, Function, Vector
 
 BOUND = "le"

@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Mapping
 
 from agent.series.promql.functions.arguments import number, vector
-from agent.series.promql.functions.numbers import INF, ceiling, divide, floor, larger, smaller, total
+from agent.series.promql.functions.numbers import ceiling, floor, larger, smaller, total
+from agent.series.promql.numbers import INF, divide
 from agent.series.promql.value import Call, Element, Function, Vector
 
 

@@ -11,23 +11,14 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-NAN = math.nan
-INF = math.inf
+from agent.series.promql.numbers import INF, NAN, compensated
+
 SMALLEST_NORMAL = 2.2250738585072014e-308
 LARGEST = 1.7976931348623157e308
 
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _HEXADECIMAL = re.compile(r"[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+")
 _INFINITE = re.compile(r"[+-]?inf(?:inity)?", re.IGNORECASE)
-
-
-def divide(dividend: float, divisor: float) -> float:
-    """IEEE 754 division: by zero an infinity, or NaN for zero and NaN."""
-    if divisor:
-        return dividend / divisor
-    if dividend != dividend or dividend == 0:
-        return NAN
-    return math.copysign(INF, dividend) * math.copysign(1.0, divisor)
 
 
 def total(compute: Callable[[float], float]) -> Callable[[float], float]:
@@ -72,16 +63,6 @@ def ceiling(value: float) -> float:
     return math.copysign(float(math.ceil(value)), value) if math.isfinite(value) else value
 
 
-def add(increment: float, running: float, lost: float) -> tuple[float, float]:
-    """One step of a compensated sum: the new sum, and what rounding has lost so far."""
-    new = running + increment
-    if new in (INF, -INF):
-        return new, 0.0
-    if abs(running) >= abs(increment):
-        return new, lost + ((running - new) + increment)
-    return new, lost + ((increment - new) + running)
-
-
 def compensated_sum(values: Iterable[float]) -> float:
     """The compensated sum of all values, infinite where it overflows."""
     running = lost = 0.0
@@ -101,7 +82,7 @@ def mean(values: Sequence[float]) -> float:
     """The mean of at least one value: sum by count, or step by step from where the sum overflows."""
     running, lost = values[0], 0.0
     for count, value in enumerate(values[1:], 2):
-        new, new_lost = add(value, running, lost)
+        new, new_lost = compensated(value, running, lost)
         if new in (INF, -INF):
             return _running_mean(values, count, running / (count - 1), lost / (count - 1))
         running, lost = new, new_lost
@@ -111,7 +92,7 @@ def mean(values: Sequence[float]) -> float:
 def _running_mean(values: Sequence[float], count: int, average: float, lost: float) -> float:
     for count, value in enumerate(values[count - 1 :], count):  # noqa: B020 - goes on where the sum stopped
         share = (count - 1) / count
-        average, lost = add(value / count, share * average, share * lost)
+        average, lost = compensated(value / count, share * average, share * lost)
     return average + lost
 
 
@@ -120,8 +101,8 @@ def variance(values: Sequence[float]) -> float:
     average = average_lost = squares = squares_lost = 0.0
     for count, value in enumerate(values, 1):
         distance = value - (average + average_lost)
-        average, average_lost = add(distance / count, average, average_lost)
-        squares, squares_lost = add(distance * (value - (average + average_lost)), squares, squares_lost)
+        average, average_lost = compensated(distance / count, average, average_lost)
+        squares, squares_lost = compensated(distance * (value - (average + average_lost)), squares, squares_lost)
     return (squares + squares_lost) / len(values)
 
 

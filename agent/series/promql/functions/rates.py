@@ -15,7 +15,7 @@ from math import isinf
 
 from agent.series.promql.functions.annotations import possible_non_counter
 from agent.series.promql.functions.arguments import number, window
-from agent.series.promql.functions.numbers import NAN, add, divide
+from agent.series.promql.numbers import NAN, compensated, divide
 from agent.series.promql.value import Call, Element, Function, Span, Vector
 
 EXTRAPOLATION = 1.1
@@ -117,10 +117,10 @@ def _regression(span: Span, origin_ms: int) -> tuple[float, float]:
     x = y = xy = xx = x_lost = y_lost = xy_lost = xx_lost = 0.0
     for time, value in zip(span.times[span.lo : span.hi], values, strict=True):
         seconds = (time - origin_ms) / 1000
-        x, x_lost = add(seconds, x, x_lost)
-        y, y_lost = add(value, y, y_lost)
-        xy, xy_lost = add(seconds * value, xy, xy_lost)
-        xx, xx_lost = add(seconds * seconds, xx, xx_lost)
+        x, x_lost = compensated(seconds, x, x_lost)
+        y, y_lost = compensated(value, y, y_lost)
+        xy, xy_lost = compensated(seconds * value, xy, xy_lost)
+        xx, xx_lost = compensated(seconds * seconds, xx, xx_lost)
     count = float(len(values))
     x, y, xy, xx = x + x_lost, y + y_lost, xy + xy_lost, xx + xx_lost
     slope = divide(xy - x * y / count, xx - x * x / count)

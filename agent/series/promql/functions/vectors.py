@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from agent.series.data import NAME, Labels, labels_of
 from agent.series.promql.functions.arguments import number, vector
-from agent.series.promql.functions.numbers import NAN
+from agent.series.promql.numbers import NAN
 from agent.series.promql.value import Call, Element, Function, Vector
 
 
