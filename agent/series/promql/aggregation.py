@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from agent.series.data import NAME
 from agent.series.promql.errors import QueryError
 from agent.series.promql.evaluation import Evaluation
+from agent.series.promql.functions.numbers import mean, quantile
 from agent.series.promql.labels import Numbers, dropping, keeping, quoted, replaced
 from agent.series.promql.nodes import Node, Text
-from agent.series.promql.numbers import INF, NAN, compensated, decimal, shortest
+from agent.series.promql.numbers import NAN, compensated, decimal, shortest
 from agent.series.promql.value import Element, Value, Vector
 
 MOST = 9223372036854774784.0
@@ -28,26 +29,6 @@ def total(values: Sequence[float]) -> float:
     for number in values[1:]:
         value, error = compensated(number, value, error)
     return value + error
-
-
-def mean(values: Sequence[float]) -> float:
-    """``avg``."""
-    value, error = values[0], 0.0
-    for count, number in enumerate(values[1:], 2):
-        following, lacking = compensated(number, value, error)
-        if following in (INF, -INF):
-            return _incremental(values, count, value / (count - 1), error / (count - 1))
-        value, error = following, lacking
-    return value / len(values) + error / len(values)
-
-
-def _incremental(values: Sequence[float], count: int, average: float, error: float) -> float:
-    """The mean from the ``count``-th value on, where the sum of those before is the last that did not overflow."""
-    for number in values[count - 1 :]:
-        share = (count - 1) / count
-        average, error = compensated(number / count, share * average, share * error)
-        count += 1
-    return average + error
 
 
 def lowest(values: Sequence[float]) -> float:
@@ -76,22 +57,6 @@ def variance(values: Sequence[float]) -> float:
 def deviation(values: Sequence[float]) -> float:
     """``stddev``."""
     return math.sqrt(variance(values))
-
-
-def quantile(share: float, values: Sequence[float]) -> float:
-    """The value below which that share of the values lies, interpolated."""
-    if not values or share != share:
-        return NAN
-    if share < 0:
-        return -INF
-    if share > 1:
-        return INF
-    ordered = sorted(values, key=lambda value: (value == value, value))
-    rank = share * (len(ordered) - 1)
-    lower = max(0, math.floor(rank))
-    upper = min(len(ordered) - 1, lower + 1)
-    weight = rank - math.floor(rank)
-    return ordered[lower] * (1 - weight) + ordered[upper] * weight
 
 
 REDUCTIONS: dict[str, Callable[[Sequence[float]], float]] = {
