@@ -60,15 +60,19 @@ class AttachedSide:
         return all(file.caught_up for file in self._files)
 
     async def probe(self) -> None:
-        evidence = self._watched.evidence
-        address = urlsplit(self._spec.url or "")
-        if address.hostname in LOCAL and address.port:
-            evidence.processes = await asyncio.to_thread(of_listener, address.port)
-        else:
-            reason = "the server does not listen on a port of this host"
-            evidence.processes = NotMeasured(check="processes", reason=reason)
+        await self.look()
         unread = next((file.unread for file in self._files if file.unread is not None), None)
         self.trouble = unread
+
+    async def look(self) -> None:
+        at = self._world.clock.monotonic()
+        address = urlsplit(self._spec.url or "")
+        if address.hostname in LOCAL and address.port:
+            reading = await asyncio.to_thread(of_listener, address.port)
+        else:
+            reason = "the server does not listen on a port of this host"
+            reading = NotMeasured(check="processes", reason=reason)
+        self._watched.evidence.saw_processes(reading, at)
 
     def frozen(self) -> bool:
         return self._frozen

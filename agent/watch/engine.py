@@ -121,7 +121,7 @@ class Engine:
                 return silent
         if self._pressure.reason is not None:
             return State.SATURATED, self._pressure.reason
-        return State.SERVING, self._well()
+        return State.SERVING, "it makes progress" if self.busy or self.moved_within(QUIET_SECONDS, now) else "idle"
 
     def _judge_silence(self, flat: float, now: float, shape: Shape, *, may_stall: bool) -> tuple[State, str] | None:
         asked = not self.busy
@@ -152,6 +152,3 @@ class Engine:
         if asked or last is None:
             return "while a canary waits for its token"
         return f"with {last.running or 0:.0f} running and {last.waiting or 0:.0f} waiting"
-
-    def _well(self) -> str:
-        return "it makes progress" if self.busy else "idle"

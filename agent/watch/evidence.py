@@ -11,10 +11,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agent.collect import Health, ProcessReading, Scrape, VllmClient
+from agent.collect import CanaryResult, Health, ProcessReading, Scrape, VllmClient
 from agent.model import Cause, Clock, Context, Exit, GpuReading, NotMeasured, State
 from agent.series import ExpositionError, family_sums, parse
+from agent.watch.activity import GpuWork
 from agent.watch.liveness import Child, Liveness, Standing
+from agent.watch.progress import EngineSample, engine_samples
+from agent.watch.shape import shape_of
 from agent.watch.startlog import StartLog
 from agent.watch.tasks import within
 
@@ -85,13 +88,35 @@ class ServerEvidence:
     def saw_health(self, health: Health) -> None:
         """One answer of ``/health``."""
         loading = None if self.log.session.started else self.log.session.progress
-        self._liveness.saw_loading(loading)
-        self._after(self._liveness.saw_health(health))
+        shut = self.log.session.shutdown_requested
+        changed = [self._liveness.saw_loading(loading), self._liveness.saw_shutdown(shut)]
+        self._after(self._liveness.saw_health(health) or any(changed))
 
     def saw_scrape(self, scrape: Scrape | NotMeasured) -> None:
         """One round of ``/metrics``; a repair that waits for a counter looks again."""
-        self.scrape, self._sums = _sums(scrape)
-        self._wake()
+        self.scrape, self._sums, engines = _read(scrape)
+        self._liveness.saw_shape(shape_of(self._argv()))
+        if isinstance(scrape, Scrape) and engines is not None:
+            self._after(self._liveness.saw_engines(engines, scrape.at), always=True)
+        else:
+            self._wake()
+
+    def saw_processes(self, reading: ProcessReading | NotMeasured, at: float) -> None:
+        """The server's processes at monotonic ``at``."""
+        self.processes = reading
+        self._after(self._liveness.saw_activity(reading, self._gpu_work(), at))
+
+    def saw_paused(self, paused: bool | None) -> None:
+        """What ``/is_paused`` said."""
+        self._after(self._liveness.saw_paused(paused))
+
+    def canary_sent(self, engine: str, at: float) -> None:
+        """A canary is on its way to ``engine``."""
+        self._liveness.canary_sent(engine, at)
+
+    def saw_canary(self, result: CanaryResult) -> None:
+        """A canary ended."""
+        self._after(self._liveness.saw_canary(result))
 
     def saw_freeze(self, frozen: bool) -> None:
         """``agent freeze`` came into force or was lifted."""
@@ -119,16 +144,36 @@ class ServerEvidence:
         """The judged state with its reason."""
         return self._liveness.standing
 
+    @property
+    def engines(self) -> Mapping[str, Standing]:
+        """The judged state of each engine, by label."""
+        return self._liveness.engines
+
+    def wants_look(self, now: float) -> bool:
+        """Whether the processes and a pause should be read at this round."""
+        return self._liveness.wants_activity(now)
+
+    def wants_canary(self, now: float) -> str | None:
+        """The engine that a canary should be sent to now."""
+        return self._liveness.wants_canary(now)
+
+    def _argv(self) -> tuple[str, ...]:
+        argv = self.status.get("effective_argv") or self.status.get("argv") or ()
+        return tuple(str(word) for word in argv)
+
+    def _gpu_work(self) -> GpuWork:
+        """A build for the CPU uses no GPU; of all others nothing is known here."""
+        return GpuWork.NONE if str(self.status.get("vllm_version") or "").endswith("+cpu") else GpuWork.UNKNOWN
+
     def context(self) -> Context:
         """What is known beside the log when a cause is named."""
         return self.context_of(self.exit if self._ended else None)
 
     def context_of(self, record: Exit | None) -> Context:
         """The same for the end that ``record`` tells of."""
-        argv = self.status.get("effective_argv") or self.status.get("argv") or ()
         return Context(
             exit=record,
-            argv=tuple(str(word) for word in argv),
+            argv=self._argv(),
             gpus=None if isinstance(self.gpus, NotMeasured) else self.gpus,
             vllm_version=self.status.get("vllm_version"),
             triton_version=self.status.get("triton_version"),
@@ -136,7 +181,8 @@ class ServerEvidence:
 
     def not_measured(self) -> tuple[NotMeasured, ...]:
         """What could not be seen, with the reasons."""
-        return tuple(one for one in (self.scrape, self.gpus, self.processes) if isinstance(one, NotMeasured))
+        readings = (self.scrape, self.gpus, self.processes, self._liveness.canary_not_measured)
+        return tuple(one for one in readings if isinstance(one, NotMeasured))
 
     def refused(self) -> bool:
         """Whether nothing answers on the server's port, twice in a row."""
@@ -189,15 +235,21 @@ class ServerEvidence:
         return causes[0] if causes else None
 
 
-def _sums(scrape: Scrape | NotMeasured) -> tuple[Scrape | NotMeasured, Mapping[str, float]]:
-    """The scrape and the sum over the series of each name, or why there are none."""
+Reading = tuple[Scrape | NotMeasured, Mapping[str, float], tuple[EngineSample, ...] | None]
+
+
+def _read(scrape: Scrape | NotMeasured) -> Reading:
+    """The scrape with the sum over the series of each name and each engine's samples, or why there are none; an
+    answer of vLLM's without its series has no engine (an empty tuple), no answer at all is None.
+    """
     if isinstance(scrape, NotMeasured):
-        return scrape, {}
+        return scrape, {}, None
     try:
-        sums = family_sums(parse(scrape.body, scrape.content_type).samples)
+        samples = parse(scrape.body, scrape.content_type).samples
     except ExpositionError as error:
-        return NotMeasured(check="vllm metrics", reason=f"{error.message}; is the port right?"), {}
+        return NotMeasured(check="vllm metrics", reason=f"{error.message}; is the port right?"), {}, None
+    sums = family_sums(samples)
     if not any(name.startswith("vllm:") for name in sums):
         reason = "the server exports no vllm:* series (started with --disable-log-stats, or not vLLM)"
-        return NotMeasured(check="vllm metrics", reason=reason), {}
-    return scrape, sums
+        return NotMeasured(check="vllm metrics", reason=reason), {}, ()
+    return scrape, sums, engine_samples(samples, scrape.at)

@@ -15,7 +15,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from agent.collect import LauncherEvent, LauncherSource, Target, VllmClient, exit_record, from_probe
+from agent.collect import LauncherEvent, LauncherSource, ProcessReading, Target, VllmClient, exit_record, from_probe
 from agent.errors import LauncherError
 from agent.launch import LauncherClient, LogChunk
 from agent.model import Cause, Exit, NotMeasured
@@ -228,11 +228,17 @@ class LauncherSide:
     async def probe(self) -> None:
         evidence = self._watched.evidence
         evidence.gpus = await self._stream.gpus()
-        try:
-            evidence.processes = from_probe(await self._client.call("probe", name="processes"))
-        except LauncherError as error:
-            evidence.processes = NotMeasured(check="processes", reason=error.message)
+        await self.look()
         await self._refresh()
+
+    async def look(self) -> None:
+        at = self._world.clock.monotonic()
+        reading: ProcessReading | NotMeasured
+        try:
+            reading = from_probe(await self._client.call("probe", name="processes"))
+        except LauncherError as error:
+            reading = NotMeasured(check="processes", reason=error.message)
+        self._watched.evidence.saw_processes(reading, at)
 
     def frozen(self) -> bool:
         return os.path.lexists(self._run_dir / "freeze")

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from agent.collect import Scrape
+from agent.collect import CanaryOutcome, CanaryResult, Scrape
 from agent.diagnose import Signal
 from agent.model import Action, Cause, Evidence, Exit, IncidentState, State, rfc3339
 from agent.remediate import Remediator
@@ -20,6 +20,7 @@ from agent.watch.deaths import Silence, fallback_cause, first_sight, opening_del
 from agent.watch.evidence import ServerEvidence
 from agent.watch.keeper import IncidentKeeper
 from agent.watch.liveness import Child, Standing
+from agent.watch.lookout import Lookout
 from agent.watch.orders import Orders
 from agent.watch.sources import make_source
 from agent.watch.startlog import StartLog
@@ -28,6 +29,8 @@ from agent.watch.unannounced import FATAL_GRACE_SECONDS, Unannounced
 from agent.watch.world import ServerSpec, World
 
 SLOW_SECONDS = 10.0
+# States in which the server's own /health answers and its engine is there.
+ANSWERS = (State.SERVING, State.SATURATED, State.PAUSED)
 FROM_OUTSIDE = "stopped-from-outside"
 
 
@@ -56,6 +59,13 @@ class ServerWatch:
         self._pursuit = OneTask(self._broke_off)
         self._silence = Silence(world.clock, FATAL_GRACE_SECONDS)
         self._unannounced = Unannounced(self, self._silence, world.clock)
+        self._lookout = Lookout(
+            self.evidence,
+            self.source.look,
+            world.clock,
+            self._canary_ended,
+            self._canary_failed,
+        )
         self._orders = Orders(spec.name, self.source.hands, self.evidence, world.clock, world.narrator)
 
     async def run(self) -> None:
@@ -74,6 +84,7 @@ class ServerWatch:
             await together(named, self._clock, self._world.narrator.line)
         finally:
             await self._pursuit.stop()
+            await self._lookout.stop()
             await self.source.close()
 
     # -- what people ask ----------------------------------------------------------------------------------
@@ -215,7 +226,7 @@ class ServerWatch:
         """Nothing wraps the server: its state is all there is to see of a death and of a return."""
         if standing.state is State.DEAD:
             self.gone()
-        elif standing.state is State.SERVING:
+        elif standing.state in ANSWERS:
             self.evidence.saw_return()
             if self.keeper.active is not None and not self._pursuit.running:
                 self._silence.clear()
@@ -241,6 +252,7 @@ class ServerWatch:
             self.evidence.saw_scrape(scrape)
             if isinstance(scrape, Scrape):
                 self._world.metrics.scraped(self.name, scrape.seconds)
+            await self._lookout.round()
         await self._saw_freeze(self.source.frozen())
         self._unannounced.look()
         if self.evidence.ended() and self._remediator.stay_down:
@@ -322,6 +334,14 @@ class ServerWatch:
             return
         incident = self.keeper.name_cause(incident, cause, exited_at=exited_at)
         await self._remediator.pursue(incident, cause, self.source.situation)
+
+    def _canary_ended(self, result: CanaryResult) -> None:
+        answered = result.outcome is CanaryOutcome.ANSWERED
+        seconds = result.ended_at - result.sent_at if answered else None
+        self._world.metrics.canary(self.name, result.engine, result.outcome.value, seconds)
+
+    def _canary_failed(self, error: Exception) -> None:
+        self._world.narrator.line(f"{self.name}: a canary broke off: {type(error).__name__}: {error}")
 
     def _broke_off(self, error: Exception) -> None:
         """A fault of the agent's own must not leave an incident open in silence."""

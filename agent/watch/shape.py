@@ -48,7 +48,7 @@ def _role(text: str) -> str | None:
 def _flags(argv: Sequence[str]) -> dict[str, str]:
     """Both spellings, ``--name value`` and ``--name=value``; underscores read as dashes."""
     found = {}
-    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+    for word, following in zip(argv, [*argv[1:], ""], strict=False):
         if word.startswith("--"):
             name, equals, value = word.partition("=")
             found[name.replace("_", "-")] = value if equals else "" if following.startswith("--") else following

@@ -64,6 +64,10 @@ class Source(Protocol):
         """One round of what is slow to ask."""
         ...
 
+    async def look(self) -> None:
+        """Read the server's processes."""
+        ...
+
     def frozen(self) -> bool: ...
 
     async def freeze(self, frozen: bool) -> None:

@@ -104,7 +104,7 @@ class Unannounced:
         if not self._silence.over() or active is None or self._watch.repairing:
             return
         self._silence.clear()
-        if self._watch.evidence.state() is State.SERVING:
+        if self._watch.evidence.state() in (State.SERVING, State.SATURATED, State.PAUSED):
             note = f"the server went on serving for {FATAL_GRACE_SECONDS:g} s after the line"
             self._watch.keeper.close(active, IncidentState.RESOLVED, note)
             return
