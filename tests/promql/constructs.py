@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 EXPERIMENTAL = frozenset(
     (
@@ -36,6 +37,8 @@ def reason(query: str) -> str | None:
         found = _word_reason(text.lower(), called, tokens, index) if kind == "word" else None
         if found or (kind == "sign" and text in ("</", ">/")):
             return found or f"the operator {text} is for native histograms alone"
+    if any(pair[0][1] == pair[1][1] == ":" for pair in pairwise(tokens)):
+        return "an aligned subquery is behind a feature flag"
     return "a duration expression is behind a feature flag" if _has_duration_expression(tokens) else None
 
 

@@ -110,11 +110,14 @@ def _expanded(match: re.Match[str]) -> list[Point]:
         return [OMITTED] * (int(times) if times else 1)
     if step and not times:
         raise NotationError(f"a step without a count: {match[0]!r}")
-    value = STALE if first == "stale" else float(first)
+    count = int(times) + 1 if times else 1
+    if first == "stale":
+        return [STALE] * count
+    value = float(first)
     out: list[Point] = []
-    for _ in range(int(times) + 1 if times else 1):
+    for _ in range(count):
         out.append(value)
-        value += float(step) if step else 0.0 if first != "stale" else 0
+        value += float(step or 0)
     return out
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from agent.series.data import is_stale
 from tests.promql.conformance import Outcome, Verdict, main, run
+from tests.promql.notation import HISTOGRAM, OMITTED, duration_ms, points, unquoted
 
 ROOT = Path(__file__).resolve().parents[2]
 HANDED = ROOT.parent / "shared" / "promql"
@@ -128,6 +130,7 @@ def test_cases_that_do_not_hold_fail(tmp_path: Path, case: str):
         ("eval instant at 0 up smoothed", "flag"),
         ("eval instant at 0 up + fill(0) down", "flag"),
         ("eval instant at 0 step()", "flag"),
+        ("eval instant at 0 rate(up[5m::1m])", "flag"),
         ("eval instant at 20s started", "start timestamps"),
     ],
 )
@@ -157,6 +160,26 @@ def test_classic_histograms_are_read_where_native_ones_were_made_of_them(tmp_pat
     classic = "eval instant at 20s histogram_quantile(0.5, h_bucket)\n  {} 1"
     native = "eval instant at 20s histogram_quantile(0.5, h)\n  {} 1"
     assert verdicts(tmp_path, f"{load}\n{classic}\n\n{native}") == [Verdict.PASSED, Verdict.UNSUPPORTED]
+
+
+def test_an_evaluator_that_breaks_fails_the_case_and_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def broken(*arguments: object) -> float:
+        raise ZeroDivisionError("float division by zero")
+
+    monkeypatch.setattr("tests.promql.conformance.instant", broken)
+    [outcome] = outcomes(tmp_path, "eval instant at 0 1\n  1\n")
+    assert outcome.verdict is Verdict.FAILED
+    assert "ZeroDivisionError" in outcome.reason
+
+
+def test_the_values_of_a_series_are_expanded_as_prometheus_does():
+    assert points("1 2+3x2 _ _x2 0x1 1-0.5x1 -Inf NaNx0")[:8] == [1, 2, 5, 8, OMITTED, OMITTED, OMITTED, 0]
+    assert points("1+0x4000") == [1] * 4001
+    assert [is_stale(point) for point in points("stalex2 1")] == [True, True, True, False]  # type: ignore[arg-type]
+    assert points("{{count:1}} {{a b:[1 2]}}+{{c:1}}x3") == [HISTOGRAM] * 5
+    assert points("1e3 1e-3x1") == [1000, 0.001, 0.001]
+    assert duration_ms("1h2m3s4ms") == 3_723_004
+    assert unquoted('"a\\xffb\\u00e9"') == "a\udcffb\u00e9"
 
 
 def test_clear_forgets_and_loads_add_up(tmp_path: Path):
