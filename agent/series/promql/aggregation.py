@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from agent.series.data import NAME
+from agent.series.promql.choice import chosen
 from agent.series.promql.errors import QueryError
 from agent.series.promql.evaluation import Evaluation
 from agent.series.promql.functions.numbers import mean, quantile
@@ -154,11 +155,9 @@ class Choice(Node):
         groups: dict[int, Vector] = {}
         for element in vector:
             groups.setdefault(numbers[element[0]], []).append(element)
-        sign = -1.0 if self.operator == "topk" else 1.0
         result: Vector = []
         for members in groups.values():
-            members.sort(key=lambda element: (element[1] != element[1], sign * element[1]))
-            result += members[:count]
+            result += chosen(members, min(count, len(vector)), highest=self.operator == "topk")
         return result
 
 

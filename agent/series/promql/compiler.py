@@ -194,8 +194,8 @@ class Compiler:
         name = expr.func.name
         function = self._functions.get(name)
         if function is None:
-            flagged = expr.func.experimental or name in ("start", "end", "range", "step")
-            why = "experimental in Prometheus 3" if flagged else "it needs native histograms"
+            native = name.startswith("histogram_") and not expr.func.experimental
+            why = "it needs native histograms" if native else "experimental in Prometheus 3"
             raise UnsupportedError(f"the function {name}() is not supported ({why})")
         places = self._places(name)
         before = self._read
@@ -214,7 +214,7 @@ class Compiler:
         return ()
 
     def _where(self, expr: parser.Expr, places: tuple[tuple[int, ...], ...], index: int) -> str:
-        """The place of an argument without the parentheses around it."""
+        """The place of an argument without the parentheses around it; a subquery's is lost in Prometheus: (1:1)."""
         if index >= len(places):
             return ""
         depth = 0
@@ -222,6 +222,8 @@ class Compiler:
             expr = expr.expr
             depth += 1
         offsets = places[index]
+        if isinstance(expr, parser.SubqueryExpr):
+            return self._source.place(0)
         return self._source.place(offsets[min(depth, len(offsets) - 1)])
 
 
@@ -240,8 +242,13 @@ def _matching(modifier: parser.BinModifier | None) -> Matching:
 
 
 def _check_pattern(matcher: Matcher) -> None:
+    """Raise QueryError on what RE2 does not take, before anything else compiles it, as RE2 would log it."""
+    if matcher.match in (Match.EQUAL, Match.NOT_EQUAL):
+        return
+    options = re2.Options()
+    options.log_errors = False
     try:
-        matcher.test()
+        re2.compile(f"^(?s:{matcher.value})$", options)
     except re2.error as error:
         raise QueryError(f"error parsing regexp {quoted(matcher.value)}: {_words(error)}") from None
 
