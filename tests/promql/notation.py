@@ -57,11 +57,9 @@ def unquoted(text: str) -> str:
     if _STRING.fullmatch(text) is None:
         raise NotationError(f"not a string: {text}")
     body = text[1:-1]
-    return (
-        body
-        if text[0] == "`"
-        else _ESCAPE.sub(_unescaped, body).encode(errors="surrogatepass").decode(errors="surrogateescape")
-    )
+    if text[0] == "`":
+        return body
+    return _ESCAPE.sub(_unescaped, body).encode(errors="surrogateescape").decode(errors="surrogateescape")
 
 
 def _unescaped(match: re.Match[str]) -> str:

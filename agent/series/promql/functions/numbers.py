@@ -81,18 +81,25 @@ def compensated_sum(values: Iterable[float]) -> float:
 def mean(values: Sequence[float]) -> float:
     """The mean of at least one value: sum by count, or step by step from where the sum overflows."""
     running, lost = values[0], 0.0
-    for count, value in enumerate(values[1:], 2):
-        new, new_lost = compensated(value, running, lost)
+    # The steps of `compensated`, written out: a window has thousands of samples.
+    for index in range(1, len(values)):
+        value = values[index]
+        new = running + value
         if new in (INF, -INF):
-            return _running_mean(values, count, running / (count - 1), lost / (count - 1))
-        running, lost = new, new_lost
+            return _running_mean(values, index + 1, running / index, lost / index)
+        if abs(running) >= abs(value):
+            lost += (running - new) + value
+        else:
+            lost += (value - new) + running
+        running = new
     return running / len(values) + lost / len(values)
 
 
-def _running_mean(values: Sequence[float], count: int, average: float, lost: float) -> float:
-    for count, value in enumerate(values[count - 1 :], count):  # noqa: B020 - goes on where the sum stopped
+def _running_mean(values: Sequence[float], first: int, average: float, lost: float) -> float:
+    """The mean from the ``first``-th value on, which the sum of those before could not take."""
+    for count in range(first, len(values) + 1):
         share = (count - 1) / count
-        average, lost = compensated(value / count, share * average, share * lost)
+        average, lost = compensated(values[count - 1] / count, share * average, share * lost)
     return average + lost
 
 

@@ -17,19 +17,16 @@ from agent.series.promql.value import Call, Element, Function, Vector
 
 
 def _largest(values: Sequence[float]) -> float:
-    best = values[0]
-    for value in values:
-        if value > best or best != best:
-            best = value
-    return best
+    """The largest number; NaN only where there is nothing else."""
+    best = max(values)
+    # Nothing is larger than NaN: one at the start stays, one further on is passed over.
+    return best if best == best else max((value for value in values if value == value), default=best)
 
 
 def _smallest(values: Sequence[float]) -> float:
-    best = values[0]
-    for value in values:
-        if value < best or best != best:
-            best = value
-    return best
+    """The smallest number; NaN only where there is nothing else."""
+    best = min(values)
+    return best if best == best else min((value for value in values if value == value), default=best)
 
 
 def _each(reduce: Callable[[Sequence[float]], float]) -> Callable[[Call], Vector]:
