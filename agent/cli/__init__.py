@@ -35,6 +35,7 @@ COMMANDS = {
     "freeze": ("agent.cli.actions", "freeze", "Stop all acting at once."),
     "thaw": ("agent.cli.actions", "thaw", "Allow acting again."),
     "overrides": ("agent.cli.overrides", "overrides", "List or clear what the agent added to the command."),
+    "rules": ("agent.cli.rules", "rules", "Check, test, list, try and export alerting rules."),
     "config": ("agent.cli.config", "config", "Check or show the configuration."),
     "schema": ("agent.cli.schema", "schema", "Print a published JSON Schema."),
 }
