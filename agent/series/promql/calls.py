@@ -15,7 +15,7 @@ WRITES_LABELS = frozenset(("label_replace", "label_join"))
 
 
 class Application(Node):
-    """One call."""
+    """One call. ``own_time``: it is ``timestamp`` of a plain selector, and gets the samples' own times."""
 
     def __init__(
         self,
@@ -27,6 +27,7 @@ class Application(Node):
         texts: tuple[str, ...],
         where: tuple[str, ...],
         delayed: bool,
+        own_time: bool = False,
     ) -> None:
         self.function = function
         self.children = arguments
@@ -42,7 +43,7 @@ class Application(Node):
         distinct = function.name not in WRITES_LABELS and all(argument.nameless for argument in vectors)
         self.nameless = distinct
         self._check = not distinct and (function.drops_name or function.name in WRITES_LABELS)
-        self._own_time = function.name == "timestamp" and isinstance(arguments[0], Selector)
+        self._own_time = own_time
 
     def evaluate(self, ev: Evaluation) -> Value:
         return ev.shared(self.key, self._apply) if self._over_range and ev.found is not None else self._apply(ev)

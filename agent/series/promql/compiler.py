@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import promql_parser as parser
 import re2
@@ -33,13 +32,6 @@ _KINDS: dict[str, Kind] = {
 }
 _SETS = frozenset(("and", "or", "unless"))
 _CHOICES = frozenset(("topk", "bottomk"))
-
-
-class Compiled(NamedTuple):
-    """The root, and the query's text as the parser writes it."""
-
-    root: Node
-    text: str
 
 
 def parse(text: str) -> tuple[parser.Expr, Source]:
@@ -71,6 +63,12 @@ class Compiler:
         self._delayed = delayed
         self._read = 0
         self._calls = list(source.calls)
+
+    def root(self, expr: parser.Expr) -> Node:
+        """Compile a whole query."""
+        root = self.node(expr)
+        _refuse_signed((root,), [self._signed(expr, (self._source.begins,))])
+        return root
 
     def node(self, expr: parser.Expr) -> Node:
         """Compile one expression and all below it, in source order."""
@@ -201,10 +199,15 @@ class Compiler:
         before = self._read
         arguments = tuple(self.node(argument) for argument in expr.args)
         where = tuple(self._where(argument, places, index) for index, argument in enumerate(expr.args))
+        signed = [self._signed(argument, places[index : index + 1]) for index, argument in enumerate(expr.args)]
+        _refuse_signed(arguments, signed)
         kind = _KINDS[str(expr.func.return_type)]
         texts = tuple(argument.prettify() for argument in expr.args)
         key = self._key(expr, before)
-        return Application(function, arguments, kind, key, texts=texts, where=where, delayed=self._delayed)
+        own_time = name == "timestamp" and isinstance(arguments[0], Selector) and not signed[0]
+        return Application(
+            function, arguments, kind, key, texts=texts, where=where, delayed=self._delayed, own_time=own_time
+        )
 
     def _places(self, name: str) -> tuple[tuple[int, ...], ...]:
         """Where the arguments of the next call in the text begin; nothing where text and tree do not agree."""
@@ -225,6 +228,20 @@ class Compiler:
         if isinstance(expr, parser.SubqueryExpr):
             return self._source.place(0)
         return self._source.place(offsets[min(depth, len(offsets) - 1)])
+
+    def _signed(self, expr: parser.Expr, places: tuple[tuple[int, ...], ...]) -> bool:
+        """Whether an argument is a unary plus: the parser leaves it out, but Prometheus sees another expression."""
+        depth = 1
+        while isinstance(expr, parser.ParenExpr):
+            expr = expr.expr
+            depth += 1
+        return any(self._source.original[offset] == "+" for offsets in places for offset in offsets[:depth])
+
+
+def _refuse_signed(arguments: tuple[Node, ...], signed: list[bool]) -> None:
+    """Raise QueryError on a range vector with a plus before it."""
+    if any(plus and argument.kind == "matrix" for argument, plus in zip(arguments, signed, strict=True)):
+        raise QueryError("unary expression only allowed on expressions of type scalar or vector, got: matrix")
 
 
 def _matching(modifier: parser.BinModifier | None) -> Matching:

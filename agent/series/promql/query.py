@@ -143,7 +143,7 @@ def compile_query(
 ) -> Query:
     """Parse and compile; raises QueryError (syntax, types), UnsupportedError (what this evaluator does not have)."""
     tree, source = parse(text)
-    root = Compiler(source, functions, delayed=delayed_name_removal).node(tree)
+    root = Compiler(source, functions, delayed=delayed_name_removal).root(tree)
     return Query(text, root, delayed_name_removal=delayed_name_removal)
 
 

@@ -40,12 +40,14 @@ _SIMPLE = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v"
 
 class Source(NamedTuple):
     """``text`` for the parser; ``moments`` of the ``@`` modifiers in source order (ms; start and end are None);
-    ``calls``: for each call and aggregation, in source order, the tokens at which its arguments begin."""
+    ``calls``: for each call and aggregation, in source order, the offsets at which its arguments begin; ``begins``:
+    those at which the query itself does (itself, then within each parenthesis around it)."""
 
     original: str
     text: str
     moments: tuple[int | None, ...]
     calls: tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]
+    begins: tuple[int, ...]
 
     def place(self, offset: int) -> str:
         """Line and column as Prometheus ends its annotations with."""
@@ -73,7 +75,7 @@ def read(text: str) -> Source:
         out += [text[end : token.start], new]
         end = token.start + len(token.text)
     out.append(text[end:])
-    return Source(text, "".join(out), tuple(moments), tuple(_calls(found)))
+    return Source(text, "".join(out), tuple(moments), tuple(_calls(found)), _begins(found, 0, len(found)))
 
 
 def _plain(found: list[Token], index: int) -> str:
@@ -240,12 +242,18 @@ def _arguments(found: list[Token], opening: int) -> tuple[tuple[int, ...], ...]:
     for index in range(opening + 1, closing):
         text = found[index].text
         if begin:
-            inner = index
-            offsets = [found[inner].start]
-            while found[inner].text == "(" and inner + 1 < closing:
-                inner += 1
-                offsets.append(found[inner].start)
-            starts.append(tuple(offsets))
+            starts.append(_begins(found, index, closing))
         depth += (text in "([{") - (text in ")]}")
         begin = depth == 0 and text == ","
     return tuple(starts)
+
+
+def _begins(found: list[Token], index: int, closing: int) -> tuple[int, ...]:
+    """Where an expression begins, and where the expression in each parenthesis that opens there does."""
+    offsets = []
+    while index < closing:
+        offsets.append(found[index].start)
+        if found[index].text != "(":
+            break
+        index += 1
+    return tuple(offsets)
