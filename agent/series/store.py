@@ -131,6 +131,7 @@ class Store:
         except ExpositionError as error:
             self._end_scrape([], at_ms, seconds, scraped=None)
             return Taken(at_ms=at_ms, up=False, trouble=error.message)
+        trouble = moved or self._overflow() or found.trouble()
         refused = self._end_scrape(found.samples, at_ms, seconds, scraped=found.lines)
         return Taken(
             at_ms=at_ms,
@@ -139,7 +140,7 @@ class Store:
             kept=len(found.samples) - refused,
             refused=refused,
             vllm=body.startswith(b"vllm:") or b"\nvllm:" in body,
-            trouble=moved or self._overflow() or found.trouble(),
+            trouble=trouble,
         )
 
     def failed(self, *, at_ms: int, seconds: float) -> Taken:

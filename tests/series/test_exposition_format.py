@@ -59,7 +59,7 @@ def test_the_metadata_of_real_answers_is_kept(path: Path) -> None:
 
 
 NAMES = st.from_regex(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,12}", fullmatch=True)
-LABEL_NAMES = st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]{0,8}", fullmatch=True).filter(lambda name: name != "__name__")
+LABEL_NAMES = st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]{0,8}", fullmatch=True).filter(lambda name: name[:2] != "__")
 TEXTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\r"), max_size=12)
 TRICKY = st.sampled_from(['"', "\\", "\n", "a b", "{", "}", "# {", ",", "=", '\\"', "\\n", " 1 2", "é", "日本", "} 3"])
 VALUES = st.one_of(st.floats(), st.integers(-(2**53), 2**53).map(float))
@@ -97,13 +97,7 @@ def test_what_is_written_is_read(samples: list[tuple[tuple[str, dict[str, str]],
 @settings(max_examples=60)
 def test_the_reference_reads_the_same(samples: list[tuple[tuple[str, dict[str, str]], float]]) -> None:
     body = "".join(rendered(name, labels, value) for (name, labels), value in samples)
-    try:
-        reference = theirs(body)
-    except (ValueError, IndexError):
-        return  # prometheus_client stumbles over some label values; what was written is checked above
-    mine = ours(body)
-    if len(reference) == len(mine):
-        assert [one[1:] for one in sorted(mine, key=repr)] == [one[1:] for one in sorted(reference, key=repr)]
+    assert sorted(ours(body), key=repr) == sorted(theirs(body), key=repr)
 
 
 @pytest.mark.parametrize(
