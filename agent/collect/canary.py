@@ -23,7 +23,7 @@ import msgspec
 from agent.model import Clock
 
 RANK_HEADER = "X-data-parallel-rank"
-TIMEOUT_SECONDS = 30.0
+TIMEOUT_SECONDS = 10.0
 ASIDE_SECONDS = 2.0
 UNAUTHORIZED = (401, 403)
 # What vLLM answers where this server's task lacks the endpoint, or where the body does not suit the model.
@@ -70,10 +70,9 @@ class Requester(Protocol):
 class Canary:
     """The canaries of one server's process; make a new one for a new start."""
 
-    def __init__(self, client: Requester, clock: Clock, *, timeout: float = TIMEOUT_SECONDS) -> None:
+    def __init__(self, client: Requester, clock: Clock) -> None:
         self._client = client
         self._clock = clock
-        self._timeout = timeout
         self._model: str | None = None
         self._suited: tuple[str, Mapping[str, Any]] | None = None
         self._no_pause = False
@@ -94,8 +93,10 @@ class Canary:
         except (asyncio.TimeoutError, aiohttp.ClientError, OSError, ValueError, KeyError, TypeError):
             return None
 
-    async def ask(self, engine: str, *, several: bool = False) -> CanaryResult:
-        """Send one canary to ``engine``; with ``several`` engines the request names its data-parallel rank."""
+    async def ask(self, engine: str, *, several: bool = False, timeout: float = TIMEOUT_SECONDS) -> CanaryResult:
+        """Send one canary to ``engine`` and wait at most ``timeout`` seconds for its token; with ``several`` engines
+        the request names its data-parallel rank.
+        """
         sent = self._clock.monotonic()
         paused = await self.paused()
         if paused:
@@ -105,7 +106,7 @@ class Canary:
             return self._end(engine, sent, *named, paused=paused)
         headers = {RANK_HEADER: engine} if several else {}
         for path, body in (self._suited,) if self._suited else _questions(named):
-            outcome, detail = await self._post(path, body, headers)
+            outcome, detail = await self._post(path, body, headers, timeout)
             if outcome is not None:
                 if outcome is CanaryOutcome.ANSWERED:
                     self._suited = (path, body)
@@ -135,14 +136,14 @@ class Canary:
             return CanaryOutcome.NOT_SENT, "/v1/models answered something that is not a model list"
 
     async def _post(
-        self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
+        self, path: str, body: Mapping[str, Any], headers: Mapping[str, str], timeout: float
     ) -> tuple[CanaryOutcome | None, str]:
         """None: this endpoint is not for this server."""
         began = self._clock.monotonic()
         try:
-            status, _ = await self._client.request("POST", path, body=body, headers=headers, timeout=self._timeout)
+            status, _ = await self._client.request("POST", path, body=body, headers=headers, timeout=timeout)
         except asyncio.TimeoutError:
-            return CanaryOutcome.TIMEOUT, f"{path} gave no answer within {self._timeout:g} s"
+            return CanaryOutcome.TIMEOUT, f"{path} gave no answer within {timeout:g} s"
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return CanaryOutcome.REFUSED, f"{path}: {type(error).__name__}"
         if status == 200:

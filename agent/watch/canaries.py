@@ -62,8 +62,8 @@ class Canaries:
             return self._failed[engine]
         return self._outstanding[1] if self._outstanding is not None and self._outstanding[0] == engine else None
 
-    def due(self, engine: str, now: float) -> bool:
-        """Whether ``engine`` may be asked now."""
+    def due(self, engine: str, now: float, every: float = SPACING_SECONDS) -> bool:
+        """Whether ``engine`` may be asked now; at most one canary of the server in ``every`` seconds."""
         if self._outstanding is not None or now < self._not_before.get(engine, now):
             return False
-        return self._sent_at is None or now - self._sent_at >= SPACING_SECONDS
+        return self._sent_at is None or now - self._sent_at >= every

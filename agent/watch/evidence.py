@@ -153,9 +153,9 @@ class ServerEvidence:
         """Whether the processes and a pause should be read at this round."""
         return self._liveness.wants_activity(now)
 
-    def wants_canary(self, now: float) -> str | None:
-        """The engine that a canary should be sent to now."""
-        return self._liveness.wants_canary(now)
+    def wants_canary(self, now: float, every: float) -> str | None:
+        """The engine that a canary should be sent to now, at most one in ``every`` seconds."""
+        return self._liveness.wants_canary(now, every)
 
     def _argv(self) -> tuple[str, ...]:
         argv = self.status.get("effective_argv") or self.status.get("argv") or ()

@@ -22,7 +22,7 @@ import msgspec
 from agent.collect import CanaryResult, Health, HealthKind, ProcessReading
 from agent.model import Clock, NotMeasured, State
 from agent.watch.activity import API, Activity, GpuWork
-from agent.watch.canaries import IDLE_SECONDS, Canaries
+from agent.watch.canaries import SPACING_SECONDS, Canaries
 from agent.watch.engine import Engine
 from agent.watch.progress import ONLY_ENGINE, EngineSample
 from agent.watch.shape import Shape
@@ -170,13 +170,13 @@ class Liveness:
 
     # -- what should be asked -----------------------------------------------------------------------------
 
-    def wants_canary(self, now: float) -> str | None:
-        """The engine to send a canary to now, or None. Only a server that serves is asked, and only an engine that
-        is idle or suspect; one with a stopped process comes first.
+    def wants_canary(self, now: float, every: float = SPACING_SECONDS) -> str | None:
+        """The engine to send a canary to now, or None; at most one in ``every`` seconds. Only a server that serves is
+        asked, and only an engine that is idle or suspect; one with a stopped process comes first.
         """
         if not self._open or self._paused or self._shape.role is not None:
             return None
-        due = [engine for engine in self._engines.values() if self._canaries.due(engine.name, now)]
+        due = [engine for engine in self._engines.values() if self._canaries.due(engine.name, now, every)]
         for wanted in (Engine.idle_and_halted, Engine.suspect, Engine.idle):
             ready = [engine for engine in due if wanted(engine, now)]
             if ready:
@@ -333,6 +333,3 @@ class Liveness:
         if any(engine.moved_within(QUIET_SECONDS, now) for engine in self._engines.values()):
             return State.SATURATED, f"{reason}, while its engine makes progress"
         return State.UNKNOWN, reason
-
-
-__all__ = ["IDLE_SECONDS", "Child", "Liveness", "Standing"]

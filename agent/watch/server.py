@@ -20,7 +20,7 @@ from agent.watch.deaths import Silence, fallback_cause, first_sight, opening_del
 from agent.watch.evidence import ServerEvidence
 from agent.watch.keeper import IncidentKeeper
 from agent.watch.liveness import Child, Standing
-from agent.watch.lookout import Lookout
+from agent.watch.lookout import Lookout, Pace
 from agent.watch.orders import Orders
 from agent.watch.sources import make_source
 from agent.watch.startlog import StartLog
@@ -63,6 +63,7 @@ class ServerWatch:
             self.evidence,
             self.source.look,
             world.clock,
+            self._canary_pace,
             self._canary_ended,
             self._canary_failed,
         )
@@ -334,6 +335,14 @@ class ServerWatch:
             return
         incident = self.keeper.name_cause(incident, cause, exited_at=exited_at)
         await self._remediator.pursue(incident, cause, self.source.situation)
+
+    def _canary_pace(self) -> Pace:
+        wanted = self._world.current.value.canary
+        return Pace(
+            enabled=wanted.enabled,
+            every_seconds=wanted.every_seconds,
+            timeout_seconds=wanted.timeout_seconds,
+        )
 
     def _canary_ended(self, result: CanaryResult) -> None:
         answered = result.outcome is CanaryOutcome.ANSWERED

@@ -16,7 +16,7 @@ from agent.watch.activity import GpuWork
 from agent.watch.liveness import Child, Liveness
 from agent.watch.progress import EngineSample
 
-CANARY_SECONDS = 30.0
+CANARY_SECONDS = 10.0
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 

@@ -28,6 +28,7 @@ def new_server(
     *flags: str,
     oom_above: int | None = None,
     settings: dict[str, Any] | None = None,
+    environment_more: dict[str, str] | None = None,
     **options: Any,
 ) -> Supervised:
     """``agent run -- vllm serve …`` of the tiny model on a free port."""
@@ -36,7 +37,7 @@ def new_server(
         folder,
         vllm_cpu.serve_command(port, *flags),
         port,
-        environment=vllm_cpu.environment(oom_above),
+        environment=vllm_cpu.environment(oom_above) | (environment_more or {}),
         settings=PATIENT if settings is None else settings,
         **options,
     )
