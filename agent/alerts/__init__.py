@@ -15,6 +15,7 @@ from agent.alerts.duration import format_duration, parse_duration
 from agent.alerts.export import FORMATS, RUNBOOK_BASE, Format, export_rules
 from agent.alerts.judge import Judge, RuleStatus
 from agent.alerts.load import check_rules, load_rules, profiles, read_rules, shipped_rules
+from agent.alerts.own import OwnContract
 from agent.alerts.problem import Problem
 from agent.alerts.rule import THRESHOLD, Group, Rule, RuleSet, Store, Target
 from agent.alerts.template import Template, TemplateError
@@ -32,6 +33,7 @@ __all__ = [
     "Group",
     "Judge",
     "Outcome",
+    "OwnContract",
     "Problem",
     "Rule",
     "RuleSet",

@@ -16,7 +16,7 @@ _UNITS = (
     ("s", 1000),
     ("ms", 1),
 )
-_PATTERN = re.compile("".join(rf"(?:([0-9]+){unit})?" for unit, _ in _UNITS) + "$")
+_PATTERN = re.compile("".join(rf"(?:([0-9]+){unit})?" for unit, _ in _UNITS))
 _MAX_MS = (1 << 63) // 1_000_000
 
 
@@ -26,7 +26,7 @@ def parse_duration(text: str) -> int:
         return 0
     if text == "":
         raise ValueError("the duration is empty")
-    match = _PATTERN.match(text)
+    match = _PATTERN.fullmatch(text)
     if match is None:
         raise ValueError(f"`{text}` is no duration of Prometheus")
     total = sum(int(count) * size for count, (_, size) in zip(match.groups(), _UNITS, strict=True) if count)

@@ -15,9 +15,9 @@ from datetime import timedelta
 import promql_parser
 import re2
 
-from agent.series.data import NAME, Match, Matcher
+from agent.series import Match, Matcher, Need
+from agent.series.data import NAME
 from agent.series.promql.compiler import parse
-from agent.series.selection import Need
 
 # These give nothing for a series with one sample in the window (promql/functions.go).
 TWO_SAMPLES = frozenset(("rate", "increase", "delta", "irate", "idelta", "deriv", "predict_linear"))

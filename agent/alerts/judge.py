@@ -21,7 +21,7 @@ from agent.alerts.rule import ALERT_SERIES, Group, Rule, RuleSet, Store, recorde
 from agent.alerts.unknown import Contract, Knowledge
 from agent.errors import AgentError
 from agent.model import Alert, AlertState, rfc3339
-from agent.series.data import Labels
+from agent.series import Labels
 from agent.series.promql import Element, Query, Session, Vector
 
 _EARLY = 0.1
@@ -98,6 +98,8 @@ class Judge:
 
     def evaluate(self, at_ms: int) -> tuple[Alert, ...]:
         """Evaluate the groups that are due; the alerts that became pending, firing or resolved, as they are now."""
+        if at_ms < self._at_ms:
+            self._set_back(self._at_ms - at_ms)
         self._at_ms = at_ms
         changes = [self._ended(one, at_ms) for one in self._gone]
         self._gone = []
@@ -108,6 +110,12 @@ class Judge:
                 for kept in rules:
                     changes.extend(self._step(kept, at_ms))
         return tuple(changes)
+
+    def _set_back(self, by_ms: int) -> None:
+        """The wall clock was set back: what has been waited so far stays waited."""
+        for kept in self._rules:
+            for alert in kept.alerting.active.values() if kept.alerting is not None else ():
+                alert.set_back(by_ms)
 
     def _due(self, index: int, group: Group, at_ms: int) -> bool:
         """Whether the group's interval has passed; a tick that comes a little early counts, so that none is lost."""

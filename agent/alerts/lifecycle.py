@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from agent.alerts.rule import Rule
 from agent.errors import AgentError
-from agent.series.data import NAME, Labels
+from agent.series import Labels
+from agent.series.data import NAME
 from agent.series.promql import Vector
 
 RESOLVED_KEPT_MS = 15 * 60_000
@@ -55,6 +56,12 @@ class Active:
     fired_at: int | None = None
     keep_since: int | None = None
     resolved_at: int | None = None
+
+    def set_back(self, by_ms: int) -> None:
+        """Move what is counted from; when it fired has been told and stays."""
+        self.active_at -= by_ms
+        self.keep_since = None if self.keep_since is None else self.keep_since - by_ms
+        self.resolved_at = None if self.resolved_at is None else self.resolved_at - by_ms
 
 
 @dataclasses.dataclass(slots=True)

@@ -14,7 +14,7 @@ from agent.alerts.lint import Lint
 from agent.alerts.problem import Problem, nearest, raised
 from agent.alerts.rule import THRESHOLD, RuleSet
 from agent.alerts.rulefile import RawGroup, read_rule_file
-from agent.series.own import own_metrics
+from agent.series import own_metrics
 from agent.series.promql import compile_query
 
 _ENDINGS = (".yaml", ".yml")

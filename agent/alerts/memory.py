@@ -15,7 +15,7 @@ import msgspec
 
 from agent.alerts.lifecycle import Active, Alerting, State
 from agent.errors import AgentError
-from agent.series.data import labels_of
+from agent.series import labels_of
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -13,9 +13,9 @@ from typing import Protocol
 
 from agent.alerts.expression import Expression
 from agent.alerts.template import Template
-from agent.series.data import NAME, Labels, Match, Matcher, Storage
+from agent.series import Labels, Match, Matcher, Need, Selection, Storage
+from agent.series.data import NAME
 from agent.series.promql import Query
-from agent.series.selection import Need, Selection
 
 THRESHOLD = "vllm_agent_threshold"
 UP_KEPT_MS = 6 * 3_600_000

@@ -20,8 +20,8 @@ from agent.errors import ConfigError
 
 _GROUP_KEYS = ("name", "interval", "query_offset", "limit", "labels", "rules")
 _RULE_KEYS = ("record", "alert", "expr", "for", "keep_firing_for", "labels", "annotations")
-_METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*$")
-_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*$")
+_METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _UNREADABLE = re.compile("[\ud800-\udfff]")
 
 T = TypeVar("T")
@@ -150,7 +150,7 @@ class _Reader:
     def _check(self, path: Keys, value: dict[str, Plain], rule: RawRule) -> None:
         if not rule.record:
             return
-        if not _METRIC.match(rule.name):
+        if not _METRIC.fullmatch(rule.name):
             self._note(
                 (*path, "record"),
                 f"`{rule.name}` is no name of a metric",
@@ -215,7 +215,7 @@ class _Reader:
         pairs: dict[str, str] = {}
         for name, item in inner.items():
             at = (*path, key, name)
-            if not _LABEL.match(name) or (name == "__name__" and key == "labels"):
+            if not _LABEL.fullmatch(name) or (name == "__name__" and key == "labels"):
                 self._note(at, f"`{name}` is no name for one of the {key}", "use letters, digits and `_`", rule)
             text = "" if item is None else item
             if not isinstance(text, str) or _UNREADABLE.search(text):

@@ -8,6 +8,7 @@ nothing is looked at before somebody asks, so that the judging itself pays nothi
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,9 +18,8 @@ from agent.alerts.duration import format_duration
 from agent.alerts.expression import Join, Measured, Part, Selector
 from agent.alerts.humanize import plain
 from agent.alerts.rule import ALERT_SERIES, THRESHOLD, Rule
-from agent.series.contract import Presence, PresenceKind
-from agent.series.data import NAME, Match, Matcher, Series, Storage, is_stale
-from agent.series.selection import LOOKBACK_MS
+from agent.series import LOOKBACK_MS, Match, Matcher, Presence, PresenceKind, Series, Storage, is_stale
+from agent.series.data import NAME
 
 _SCRAPE = frozenset(
     ("up", "scrape_duration_seconds", "scrape_samples_scraped", "scrape_samples_post_metric_relabeling")
@@ -36,6 +36,10 @@ class Contract(Protocol):
 
     def presence(self, name: str) -> Presence:
         """``name`` as a selector writes it."""
+        ...
+
+    def aliases(self, name: str) -> tuple[str, ...]:
+        """Older and newer names of the same thing."""
         ...
 
 
@@ -79,12 +83,21 @@ class Knowledge:
             return self._absent(part)
         if part.join is not Join.ANY:
             return tuple(reason for one in part.parts for reason in self._part(one, aside))
-        branches = [self._part(one, aside) for one in part.parts if next(one.selectors(), None) is not None]
-        reasons = tuple(reason for branch in branches for reason in branch)
-        if branches and all(branches):
+        branches = [(one, self._part(one, aside)) for one in part.parts if next(one.selectors(), None) is not None]
+        reasons = tuple(reason for _, found in branches for reason in found)
+        if branches and all(found for _, found in branches):
             return reasons
-        aside.extend(reasons)
+        judged = [one for one, found in branches if not found]
+        aside.extend(reason for one, found in branches if not self._renamed(one, judged) for reason in found)
         return ()
+
+    def _renamed(self, part: Part, judged: Sequence[Part]) -> bool:
+        """Whether a branch is there for the older or newer name of what another branch has judged."""
+        if self._contract is None:
+            return False
+        names = [one.name for other in judged for one in other.selectors() if one.name is not None]
+        others = {new for one in part.selectors() if one.name is not None for new in self._contract.aliases(one.name)}
+        return any(name == other or name.startswith(f"{other}_") for name in names for other in others)
 
     def _absent(self, part: Part) -> Reasons:
         """Of a family that this version lacks, absence says nothing; of any other it is what is asked for."""
@@ -143,9 +156,9 @@ class Knowledge:
         if not self._seen(selector, series):
             return self._missing(selector, name)
         least = selector.least if selector.window_ms else 1
-        if least > 1 and not self._filled(selector, self._ups or series, least):
-            return (f"not yet: fewer than {least} scrapes {_before(selector)}",)
-        return ()
+        if least == 1 or (self._scrapes(selector, least) if self._ups else self._filled(selector, series, least)):
+            return ()
+        return (f"not yet: fewer than {least} scrapes {_before(selector)}",)
 
     def _missing(self, selector: Selector, name: str | None) -> Reasons:
         if name is None:
@@ -193,6 +206,16 @@ class Knowledge:
     def _filled(self, selector: Selector, series: Iterable[Series], least: int) -> bool:
         end, start = self._at_ms - selector.offset_ms, self._at_ms - selector.reach_ms
         return any(bisect_right(one.times, end) - bisect_right(one.times, start) >= least for one in series)
+
+    def _scrapes(self, selector: Selector, least: int) -> bool:
+        """Whether that many scrapes of the window succeeded; the newest are looked at first."""
+        end, start = self._at_ms - selector.offset_ms, self._at_ms - selector.reach_ms
+        for one in self._ups:
+            window = range(bisect_right(one.times, end) - 1, bisect_right(one.times, start) - 1, -1)
+            good = (index for index in window if one.values[index] == 1)
+            if len(tuple(itertools.islice(good, least))) == least:
+                return True
+        return False
 
     # Thresholds that a histogram cannot tell
 
@@ -242,6 +265,8 @@ def _edge(series: Series) -> float:
 
 
 def _before(selector: Selector) -> str:
-    text = f"in the last {format_duration(selector.reach_ms - selector.offset_ms)}" if selector.window_ms else ""
-    offset = f"{format_duration(selector.offset_ms)} ago" if selector.offset_ms else ""
-    return " ".join(part for part in (text, offset) if part)
+    """Where the selector looks, in words."""
+    if not selector.window_ms:
+        return f"{format_duration(selector.offset_ms)} ago"
+    length = format_duration(selector.reach_ms - selector.offset_ms)
+    return f"in the {length} before {format_duration(selector.offset_ms)} ago" if selector.offset_ms else f"in {length}"
