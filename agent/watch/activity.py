@@ -27,6 +27,8 @@ FRESH_SECONDS = 5.0
 # Of one core, over the window; below this nobody computes.
 FLAT_SHARE = 0.05
 FLAT_SECONDS = 0.1
+# Of one core; two scrapes a second cost an API server 0.02.
+BUSY_SHARE = 0.3
 # Gaps between readings larger than this leave the window unwatched.
 HOLE_SECONDS = 15.0
 API = "api"
@@ -180,6 +182,18 @@ class Activity:
         if newest is None or first is None or not any(owner == engine for owner in newest.owners.values()):
             return False
         return not self._used_cpu(engine, first, newest)
+
+    def api_busy(self, now: float, window: float) -> bool:
+        """Whether a process of the API side was busy: a request may wait there, before any engine knows of it."""
+        newest, first = self._newest(now), self._first(window)
+        if newest is None or first is None:
+            return False
+        allowed = BUSY_SHARE * (newest.at - first.at)
+        return any(
+            one.cpu_seconds - first.members[pid].cpu_seconds > allowed
+            for pid, one in newest.members.items()
+            if newest.owners.get(pid) == API and pid in first.members
+        )
 
     def gpu(self, window: float) -> GpuWork:
         """BUSY if a reading of the window says so, else the newest word."""

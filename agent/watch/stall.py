@@ -75,8 +75,12 @@ def _blocked(case: Silence) -> str | None:
 
 
 def _nobody(case: Silence) -> str | None:
-    """Where part of the engine is elsewhere, or all that waits is waiting for another node, rest is no evidence."""
+    """Where part of the engine is elsewhere, or all that waits is waiting for another node, rest is no evidence. Nor is
+    it where a busy API server may not have handed the canary on (long prompts are cut into tokens there).
+    """
     if not case.shape.whole or _only_deferred(case.progress):
+        return None
+    if case.asked and case.activity.api_busy(case.now, NOBODY_SECONDS):
         return None
     window = suspect_after(case.progress, case.now) if _decoding(case.progress, 1) else NOBODY_SECONDS
     if case.flat < window or case.activity.computing(case.engine, case.now, QUIET_SECONDS) is not Computing.NOBODY:

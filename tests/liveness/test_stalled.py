@@ -165,6 +165,22 @@ def test_processes_in_the_kernel_for_half_a_minute_are_stalled() -> None:
     assert took is not None and 30 <= took <= 34 and "blocked in the kernel" in world.reason
 
 
+def test_an_idle_engine_that_leaves_a_canary_alone_for_half_a_minute_while_nobody_computes_is_stalled() -> None:
+    world = World()
+    world.run(20)
+    world.engine.steps = False
+    took = stalled_after(world, 80)
+    assert took is not None and 30 <= took <= 50 and "nobody computes" in world.reason
+
+
+def test_a_busy_api_server_may_not_have_handed_the_canary_on() -> None:
+    world = World()
+    world.run(20)
+    world.engine.steps, world.api_share = False, 0.9
+    assert stalled_after(world, 200) is None
+    assert world.state is State.UNKNOWN
+
+
 def test_requests_that_wait_for_another_node_are_no_work_of_this_one() -> None:
     world = World()
     world.engine.deferred = 3

@@ -113,6 +113,8 @@ class World:
     sees_processes: bool = True
     launched: bool = True
     clock: HandClock = field(default_factory=HandClock)
+    api_share: float = 0.01
+    api_cpu: float = 1.0
     canaries: list[str] = field(default_factory=list)
     sent: list[float] = field(default_factory=list)
     seen: list[State] = field(default_factory=list)
@@ -146,6 +148,7 @@ class World:
 
     def round(self) -> None:
         self.clock.seconds += 1.0
+        self.api_cpu += self.api_share
         now = self.clock.seconds
         live = self.liveness
         live.saw_health(Health(kind=self.health, detail=f"/health {self.health.value}", at=now))
@@ -160,7 +163,7 @@ class World:
         self.seen.append(self.state)
 
     def reading(self) -> ProcessReading:
-        members = [ProcessState(pid=1, ppid=0, title="/venv/bin/vllm serve m", state="S", cpu_seconds=1.0)]
+        members = [ProcessState(pid=1, ppid=0, title="/venv/bin/vllm serve m", state="S", cpu_seconds=self.api_cpu)]
         for one in self.engines:
             suffix = f"_DP{one.name}" if len(self.engines) > 1 else ""
             core = ProcessState(
