@@ -27,8 +27,10 @@ T = TypeVar("T")
 OPENMETRICS = "application/openmetrics-text"
 MAX_LINES = 100_000
 """Lines of one answer that are read; vLLM has about 600 an engine."""
-MAX_KNOWN = 20_000
-"""Texts that a reader remembers, about 5 MB at 250 bytes each."""
+MAX_KNOWN = 50_000
+"""Texts that a reader remembers, about 12 MB at 250 bytes each."""
+MAX_NEW = 10_000
+"""Series that are read for the first time in one answer, about 70 ms; the others wait for the next answer."""
 MAX_NAMED = 20
 """Broken lines that are named; the others are counted."""
 _JSON = re.compile(r'\[|\{\s*(?:\}\s*$|"(?:[^"\\]|\\.)*"\s*:)')
@@ -59,7 +61,8 @@ class Exposition(msgspec.Struct, Generic[T], kw_only=True):
     """``samples`` are (series, value, explicit time in ms or None) in the order of the answer, duplicates included.
 
     ``lines`` counts all sample lines that were readable, also those of series that were not asked for; ``bad`` names
-    the first broken lines and ``bad_count`` counts all. ``truncated``: there were more lines than are read.
+    the first broken lines and ``bad_count`` counts all. ``truncated``: there were more lines than are read; of
+    ``waiting`` new series the reader will read some from each of the next answers.
     """
 
     samples: list[tuple[T, float, int | None]]
@@ -67,6 +70,7 @@ class Exposition(msgspec.Struct, Generic[T], kw_only=True):
     bad: list[BadLine]
     bad_count: int
     truncated: bool
+    waiting: int = 0
 
     def spoilt(self, line: int, reason: str) -> None:
         """Count a broken line."""
@@ -78,6 +82,8 @@ class Exposition(msgspec.Struct, Generic[T], kw_only=True):
         """What was wrong with the answer, in one sentence; None: nothing."""
         if self.truncated:
             return f"/metrics is too long: only its first {self.lines + self.bad_count} samples were read"
+        if self.waiting:
+            return f"{self.waiting} new series in one answer of /metrics are not read yet: too many at once"
         if not self.bad_count:
             return None
         first = self.bad[0]
@@ -98,11 +104,18 @@ class Reader(Generic[T]):
     """
 
     def __init__(
-        self, resolve: Callable[[Labels], T | None], *, max_lines: int = MAX_LINES, max_known: int = MAX_KNOWN
+        self,
+        resolve: Callable[[Labels], T | None],
+        *,
+        max_lines: int = MAX_LINES,
+        max_known: int = MAX_KNOWN,
+        max_new: int = MAX_NEW,
     ) -> None:
         self._resolve = resolve
         self._max_lines = max_lines
         self._max_known = max_known
+        self._max_new = max_new
+        self._new = 0
         self._known: dict[str, T | None] = {}
 
     def __len__(self) -> int:
@@ -116,6 +129,7 @@ class Reader(Generic[T]):
         """Raises :class:`ExpositionError` where there is not one sample in a body that is not empty."""
         if len(self._known) >= self._max_known:
             self._known.clear()
+        self._new = 0
         openmetrics = is_openmetrics(content_type)
         found: Exposition[T] = Exposition(samples=[], lines=0, bad=[], bad_count=0, truncated=False)
         lines, cut_off = _lines(_text(body), openmetrics)
@@ -151,7 +165,11 @@ class Reader(Generic[T]):
     def _unknown(self, place: int, line: str, openmetrics: bool, found: Exposition[T]) -> bool:
         """A new series, or a known one with a timestamp or an exemplar; whether it was readable."""
         try:
-            series, value, time_ms = self._with_more(line, openmetrics) or self._first_sight(line, openmetrics)
+            known = self._with_more(line, openmetrics)
+            if known is None and self._new >= self._max_new:
+                found.waiting += 1
+                return False
+            series, value, time_ms = known or self._first_sight(line, openmetrics)
         except ValueError as error:
             found.spoilt(place, str(error))
             return False
@@ -174,6 +192,7 @@ class Reader(Generic[T]):
         return None
 
     def _first_sight(self, line: str, openmetrics: bool) -> tuple[T | None, float, int | None]:
+        self._new += 1
         read = read_line(line, openmetrics=openmetrics)
         series = self._resolve(read.labels)
         if len(self._known) < self._max_known:
@@ -188,7 +207,7 @@ def parse(body: bytes, content_type: str = "", *, created: bool = True) -> Parse
     summaries.
     """
     families = _families(_lines(_text(body), is_openmetrics(content_type))[0])
-    found = Reader[Labels](lambda labels: labels).read(body, content_type)
+    found = Reader[Labels](lambda labels: labels, max_known=0, max_new=MAX_LINES).read(body, content_type)
     samples = found.samples if created else [one for one in found.samples if not _is_created(one[0], families)]
     return Parsed(
         samples=samples,
@@ -233,7 +252,7 @@ def _text(body: bytes) -> str:
 def _lines(text: str, openmetrics: bool) -> tuple[list[str], bool]:
     """The lines, and whether an OpenMetrics answer was cut off; then its last line is not trusted to be whole."""
     lines = text.split("\n", MAX_LINES)
-    if not openmetrics or not text.strip():
+    if not openmetrics or not text.strip() or len(lines) > MAX_LINES:
         return lines, False
     if "# EOF" in lines:
         return lines[: lines.index("# EOF")], False

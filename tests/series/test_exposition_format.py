@@ -336,3 +336,20 @@ def test_a_series_is_resolved_once() -> None:
     reader.forget()
     reader.read(b'a{x="y"} 1\n')
     assert len(asked) == 2
+
+
+def test_a_flood_of_new_series_is_learnt_over_several_answers() -> None:
+    reader: Reader[Labels] = Reader(lambda labels: labels, max_new=400)
+    body = b"".join(b"a%d 1\n" % i for i in range(1000))
+    seen = []
+    for _ in range(4):
+        found = reader.read(body)
+        seen.append((len(found.samples), found.waiting, found.trouble() is None))
+    assert seen == [(400, 600, False), (800, 200, False), (1000, 0, True), (1000, 0, True)]
+
+
+def test_an_endless_openmetrics_answer_is_cut_and_not_called_broken() -> None:
+    found = parse(b"a 1\n" * 150_000 + b"# EOF\n", OPENMETRICS)
+    assert found.truncated
+    assert len(found.samples) == 100_000
+    assert not found.bad
