@@ -91,7 +91,7 @@ class Judge:
         self._recorded = recorded([kept.rule for kept in self._rules])
         selectors = (selector for kept in self._rules for selector in kept.rule.expression.selectors)
         self._writes_alerts = any(selector.name in ALERT_SERIES for selector in selectors)
-        self._gone: list[Remembered] = []
+        self._gone: list[tuple[str, Remembered]] = []
         self._at_ms = 0
 
     # What time brings
@@ -101,7 +101,7 @@ class Judge:
         if at_ms < self._at_ms:
             self._set_back(self._at_ms - at_ms)
         self._at_ms = at_ms
-        changes = [self._ended(one, at_ms) for one in self._gone]
+        changes = [self._ended(one, at_ms) for _, one in self._gone]
         self._gone = []
         self._session.changed()
         for index, (group, rules) in enumerate(self._groups):
@@ -224,7 +224,8 @@ class Judge:
 
     def dump(self) -> dict[str, Any]:
         """What is active, as plain values for JSON. Write it when something changed, and while anything is active."""
-        return remember(self._at_ms, [kept.alerting for kept in self._rules if kept.alerting is not None])
+        rules = [kept.alerting for kept in self._rules if kept.alerting is not None]
+        return remember(self._at_ms, rules, self._gone)
 
     def restore(self, dumped: Mapping[str, Any], *, continued: bool = False) -> None:
         """Take up what :meth:`dump` gave, before the first evaluation. Raises AgentError where it cannot be read.
@@ -234,12 +235,13 @@ class Judge:
         nothing stood still meanwhile.
         """
         memory = read_memory(dumped)
+        self._at_ms = memory.at_ms
         rules = {kept.rule.key: kept.alerting for kept in self._rules if kept.alerting is not None}
         for key, alerts in memory.rules.items():
             if key in rules:
                 rules[key].restore([one.active() for one in alerts], memory.at_ms, continued=continued)
             else:
-                self._gone.extend(one for one in alerts if one.state == State.FIRING.value)
+                self._gone.extend((key, one) for one in alerts if one.state == State.FIRING.value)
 
     # Alerts as people get them
 

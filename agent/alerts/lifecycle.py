@@ -101,6 +101,14 @@ class Alerting:
         firing = {labels for labels, alert in self.active.items() if alert.state is State.FIRING}
         self._return = _Return(down_at, continued, pending, firing)
 
+    def remembered(self, at_ms: int) -> list[Active]:
+        """All alerts for :meth:`restore`; one that waits since the last start has gained nothing by waiting."""
+        if self._return is None:
+            return list(self.active.values())
+        away = at_ms - self._return.down_at
+        waiting = (dataclasses.replace(one, active_at=one.active_at + away) for one in self._return.pending.values())
+        return [*self.active.values(), *waiting]
+
     def evaluate(self, vector: Vector, at_ms: int, judged: Callable[[], bool] = lambda: True) -> list[Active]:
         """Move every alert on; the alerts that changed state. Raises RuleError, after which nothing has moved, or all
         has ended (``limit``).

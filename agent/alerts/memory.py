@@ -53,9 +53,15 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     rules: dict[str, list[Remembered]]
 
 
-def remember(at_ms: int, rules: Iterable[Alerting]) -> dict[str, Any]:
-    """Plain values of everything that is pending, firing, or ended lately."""
-    found = {one.rule.key: [_remembered(one, alert) for alert in one.active.values()] for one in rules if one.active}
+def remember(at_ms: int, rules: Iterable[Alerting], untold: Iterable[tuple[str, Remembered]] = ()) -> dict[str, Any]:
+    """Plain values of everything that is pending, firing, or ended lately.
+
+    ``untold``: alerts of rules that are gone, by the key of the rule, whose end was not told yet.
+    """
+    found = {one.rule.key: [_remembered(one, alert) for alert in one.remembered(at_ms)] for one in rules}
+    found = {key: alerts for key, alerts in found.items() if alerts}
+    for key, alert in untold:
+        found.setdefault(key, []).append(alert)
     plain = msgspec.to_builtins(Memory(v=1, at_ms=at_ms, rules=found))
     assert isinstance(plain, dict)
     return plain

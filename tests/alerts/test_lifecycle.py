@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agent.alerts import Judge, load_rules
 from agent.alerts.lifecycle import Active, Alerting, State
-from agent.model import AlertState
+from agent.model import AlertState, parse_rfc3339
 from agent.series import STALE, Store
 from agent.series.promql import Element
 from tests.alerts.given import everything, judge_of, put, rules_of, told
@@ -366,12 +366,17 @@ def _expected(path: Path, series: Mapping[str, Sequence[int | str | None]], step
             if value is not None:
                 put(store, step * STEP, "x", STALE if value == "stale" else float(value), i=i)
         judge.evaluate(step * STEP)
-        samples = [
-            {"labels": _series({**one.labels, "alertstate": one.state.value}), "value": 1} for one in judge.alerts()
+        when = f"{step * 15}s"
+        states = [(_series("ALERTS", {**one.labels, "alertstate": one.state.value}), 1.0) for one in judge.alerts()]
+        since = [
+            (_series("ALERTS_FOR_STATE", one.labels), parse_rfc3339(one.active_at).timestamp())
+            for one in judge.alerts()
         ]
-        cases.append({"expr": "ALERTS", "eval_time": f"{step * 15}s", "exp_samples": samples})
+        for name, samples in (("ALERTS", states), ("ALERTS_FOR_STATE", since)):
+            expected = [{"labels": labels, "value": sample} for labels, sample in samples]
+            cases.append({"expr": name, "eval_time": when, "exp_samples": expected})
     return cases
 
 
-def _series(labels: dict[str, str]) -> str:
-    return f"ALERTS{{{', '.join(f'{name}={json.dumps(value)}' for name, value in labels.items())}}}"
+def _series(name: str, labels: Mapping[str, str]) -> str:
+    return f"{name}{{{', '.join(f'{label}={json.dumps(value)}' for label, value in labels.items())}}}"

@@ -139,6 +139,30 @@ def test_an_alert_whose_rule_is_gone_ends(tmp_path: Path) -> None:
     assert _tick(fresh, START + 2000, x=0) == []
 
 
+def test_a_second_restart_before_the_first_evaluation_loses_nothing(tmp_path: Path) -> None:
+    judge = judge_of(tmp_path, RULES, everything())
+    _tick(judge, START, x=9)
+    _tick(judge, START + 2 * MINUTE, x=9)
+    second = _again(tmp_path, _again(tmp_path, judge))
+    back = START + 10 * MINUTE
+    assert [_tick(second, back + m * MINUTE, x=9) for m in (0, 2, 3)] == [[], [], ["firing Hot"]]
+    other = "groups: [{name: g, rules: [{alert: Other, expr: x > 1}]}]"
+    gone = _again(tmp_path, _again(tmp_path, judge, other), other)
+    assert _tick(gone, back, x=0) == ["resolved Now"]
+
+
+def test_waiting_for_a_window_is_not_waiting_for_an_alert(tmp_path: Path) -> None:
+    text = "groups: [{name: g, rules: [{alert: R, expr: 'rate(y[5m]) > 0.1', for: 5m}]}]"
+    judge = judge_of(tmp_path, text, everything())
+    for minute in range(4):
+        _tick(judge, START + minute * MINUTE, y=minute * 1000)
+    first = _again(tmp_path, judge, text)
+    assert _tick(first, START + 6 * MINUTE, y=7000) == []
+    second = _again(tmp_path, first, text)
+    heard = [_tick(second, START + minute * MINUTE, y=minute * 1000) for minute in (7, 8, 9, 10, 11)]
+    assert heard == [[], [], [], [], ["firing R"]], "2 of 5 minutes were waited before, 3 after"
+
+
 def test_rules_read_anew_change_no_clock(tmp_path: Path) -> None:
     judge = judge_of(tmp_path, RULES, everything())
     _tick(judge, START, x=2)
