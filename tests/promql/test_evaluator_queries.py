@@ -86,6 +86,23 @@ def test_what_prometheus_refuses_is_refused_when_compiled(query: str, words: str
         compile_query(query)
 
 
+@pytest.mark.parametrize(
+    "query",
+    ["(" * 50_000 + "1" + ")" * 50_000, "-" * 50_000 + "m", "m" + " + m" * 50_000, "abs(" * 150 + "m" + ")" * 150],
+    ids=["parentheses", "signs", "sum", "calls"],
+)
+def test_a_query_that_would_exhaust_the_stack_is_refused(query: str) -> None:
+    with pytest.raises(QueryError, match="nested too deeply"):
+        compile_query(query)
+
+
+def test_a_query_of_many_terms_is_evaluated() -> None:
+    memory = Memory()
+    memory.add("m", [1])
+    assert ask(memory, "m" + " + m" * 90) == {labels(): 91}
+    assert ask(memory, "abs(" * 90 + "m" + ")" * 90) == {labels(): 1}
+
+
 @given(st.text(alphabet="mn(){}[]\"'`,:=~!<>+-*/%^@#0159ehx_$. \n\\sumbyonrateoffsetbool", max_size=40))
 def test_no_text_ends_in_another_error(text: str) -> None:
     try:

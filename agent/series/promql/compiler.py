@@ -30,6 +30,7 @@ _KINDS: dict[str, Kind] = {
     "ValueType.Vector": "vector",
     "ValueType.Matrix": "matrix",
 }
+DEEPEST = 100
 _SETS = frozenset(("and", "or", "unless"))
 _CHOICES = frozenset(("topk", "bottomk"))
 
@@ -62,6 +63,7 @@ class Compiler:
         self._functions = functions
         self._delayed = delayed
         self._read = 0
+        self._depth = 0
         self._calls = list(source.calls)
 
     def root(self, expr: parser.Expr) -> Node:
@@ -71,7 +73,15 @@ class Compiler:
         return root
 
     def node(self, expr: parser.Expr) -> Node:
-        """Compile one expression and all below it, in source order."""
+        """Compile one expression and all below it, in source order; raises QueryError where Python's stack may end."""
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise QueryError("the query is nested too deeply")
+        node = self._small(expr)
+        self._depth -= 1
+        return node
+
+    def _small(self, expr: parser.Expr) -> Node:
         match expr:
             case parser.NumberLiteral():
                 return Number(expr.val, expr.prettify())

@@ -24,6 +24,9 @@ _CLAUSES = frozenset(("by", "without"))
 _MATCHING = ("on", "ignoring", "group_left", "group_right", "fill", "fill_left", "fill_right")
 _NOT_CALLED = frozenset((*_CLAUSES, *_MATCHING, "and", "or", "unless", "atan2", "bool", "offset"))
 _EXPERIMENTAL = "is not supported (experimental in Prometheus 3)"
+_OPERATORS = frozenset(("+", "-", "*", "/", "%", "^", "==", "!=", "<", ">", "<=", ">="))
+DEEPEST = 200
+MOST_OPERATORS = 1000
 LONGEST = 2**63 / 1e9
 _PRIVATE = 0x10FF00
 _UNDERSCORE = re.compile(r"(?<=[0-9a-fA-FxX])_(?=[0-9a-fA-F])")
@@ -58,6 +61,7 @@ class Source(NamedTuple):
 def read(text: str) -> Source:
     """Prepare a query; raises QueryError and UnsupportedError."""
     found = tokens(text)
+    _bound(found)
     out = []
     moments = []
     end = 0
@@ -76,6 +80,17 @@ def read(text: str) -> Source:
         end = token.start + len(token.text)
     out.append(text[end:])
     return Source(text, "".join(out), tuple(moments), tuple(_calls(found)), _begins(found, 0, len(found)))
+
+
+def _bound(found: list[Token]) -> None:
+    """Raise QueryError on what would exhaust the parser's stack, which ends the process and not the query."""
+    depth = 0
+    operators = 0
+    for token in found:
+        depth += (token.text == "(") - (token.text == ")")
+        operators += token.text in _OPERATORS or token.text.lower() in ("and", "or", "unless", "atan2")
+        if depth > DEEPEST or operators > MOST_OPERATORS:
+            raise QueryError("the query is nested too deeply")
 
 
 def _plain(found: list[Token], index: int) -> str:
