@@ -4,6 +4,7 @@ In: expositions of ``/metrics`` and the agent's own samples. Out: series in a ri
 (job, instance, ``up``, staleness markers), and the values of PromQL expressions as Prometheus 3 gives them.
 """
 
+from agent.series.contract import Contract, Family, Presence, PresenceKind, contract_for, is_multiprocess, version_range
 from agent.series.data import STALE, Labels, Match, Matcher, Series, Storage, is_stale, labels_of
 from agent.series.exposition import (
     BadLine,
@@ -16,35 +17,72 @@ from agent.series.exposition import (
     name_of,
     parse,
 )
+from agent.series.own import OWN_PREFIX, OwnMetric, own_metrics
+from agent.series.promql import (
+    Element,
+    Notes,
+    Query,
+    QueryError,
+    Range,
+    Selected,
+    Session,
+    Span,
+    UnsupportedError,
+    Value,
+    Vector,
+    compile_query,
+)
 from agent.series.selection import LOOKBACK_MS, Need, Selection
 from agent.series.snapshot import Restored, capture_snapshot, restore_snapshot, write_snapshot
 from agent.series.store import Store, Taken
 
 __all__ = [
     "LOOKBACK_MS",
+    "OWN_PREFIX",
     "STALE",
     "BadLine",
+    "Contract",
+    "Element",
     "Exposition",
     "ExpositionError",
+    "Family",
     "Labels",
     "Match",
     "Matcher",
     "Metadata",
     "Need",
+    "Notes",
+    "OwnMetric",
     "Parsed",
+    "Presence",
+    "PresenceKind",
+    "Query",
+    "QueryError",
+    "Range",
     "Reader",
     "Restored",
+    "Selected",
     "Selection",
     "Series",
+    "Session",
+    "Span",
     "Storage",
     "Store",
     "Taken",
+    "UnsupportedError",
+    "Value",
+    "Vector",
     "capture_snapshot",
+    "compile_query",
+    "contract_for",
     "family_sums",
+    "is_multiprocess",
     "is_stale",
     "labels_of",
     "name_of",
+    "own_metrics",
     "parse",
     "restore_snapshot",
+    "version_range",
     "write_snapshot",
 ]
