@@ -61,7 +61,7 @@ COMPARISON: dict[str, Callable[[float, float], bool]] = {
 def compensated(increment: float, total: float, error: float) -> tuple[float, float]:
     """One step of Kahan's sum in Neumaier's form: the new total and what it lacks."""
     result = total + increment
-    if result in (INF, -INF):
+    if result - result != 0.0:  # an infinity, or NaN, which no correction changes
         return result, 0.0
     if abs(total) >= abs(increment):
         return result, error + ((total - result) + increment)
