@@ -64,6 +64,7 @@ class EngineClient:
         self.generated_tokens = 0
         self.queried_tokens = 0
         self.cached_tokens = 0
+        self._uncounted = (0, 0)
 
     def submit(
         self, name: str, prompt: int, max_tokens: int, hashes: list[int], seed: int, *, streamed: bool
@@ -170,19 +171,24 @@ class EngineClient:
         observe("vllm:request_time_per_output_token_seconds", each)
 
     def _gauges(self, gauges: Gauges, new: int) -> None:
-        prompt, cached = gauges["prompt"], gauges["cached"]
+        # As in vLLM, a prompt is counted with the first token that it leads to, and a step that leads to none is no
+        # iteration (vllm/v1/engine/async_llm.py): through a prefill in chunks only the gauges move.
+        self._uncounted = (self._uncounted[0] + gauges["prompt"], self._uncounted[1] + gauges["cached"])
+        prompt, cached = self._uncounted if new else (0, 0)
+        if new:
+            self._uncounted = (0, 0)
         self.stats = (gauges["running"], gauges["waiting"], gauges["usage"])
         self.prompt_tokens += prompt + cached
         self.generated_tokens += new
         self.queried_tokens += gauges["queried"]
-        self.cached_tokens += cached
+        self.cached_tokens += gauges["cached"]
         metrics = self._metrics
         metrics.set("vllm:num_requests_running", gauges["running"])
         metrics.set("vllm:num_requests_waiting", gauges["waiting"])
         metrics.set("vllm:num_requests_waiting_by_reason", gauges["waiting"], reason="capacity")
         metrics.set("vllm:kv_cache_usage_perc", gauges["usage"])
         metrics.add("vllm:prefix_cache_queries_total", gauges["queried"])
-        metrics.add("vllm:prefix_cache_hits_total", cached)
+        metrics.add("vllm:prefix_cache_hits_total", gauges["cached"])
         metrics.add("vllm:num_preemptions_total", gauges["preempted"])
         metrics.add("vllm:prompt_tokens_total", prompt + cached)
         metrics.add("vllm:prompt_tokens_by_source_total", prompt, source="local_compute")
@@ -190,4 +196,5 @@ class EngineClient:
         metrics.add("vllm:prompt_tokens_cached_total", cached)
         metrics.add("vllm:prompt_tokens_cached_by_source_total", cached, source="device")
         metrics.add("vllm:generation_tokens_total", new)
-        metrics.observe("vllm:iteration_tokens_total", prompt + new)
+        if new:
+            metrics.observe("vllm:iteration_tokens_total", prompt + new)
