@@ -31,6 +31,7 @@ from agent.model.finding import (
     Verdict,
 )
 from agent.model.incident import Action, ActionState, Change, Incident, IncidentState, Proof
+from agent.model.sample import Sample
 from agent.model.server import (
     Context,
     EffectiveSettings,
@@ -75,6 +76,7 @@ __all__ = [
     "Proof",
     "Remedy",
     "Retry",
+    "Sample",
     "Setting",
     "Severity",
     "State",
