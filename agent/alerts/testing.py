@@ -12,11 +12,13 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from agent.alerts.compile import compile_group
 from agent.alerts.duration import format_duration
 from agent.alerts.lifecycle import Alerting, Recording, State, alert_series
-from agent.alerts.load import load_rules
 from agent.alerts.notation import Point
-from agent.alerts.rule import Group, Rule, RuleSet
+from agent.alerts.problem import Problem, raised
+from agent.alerts.rule import Group, Rule
+from agent.alerts.rulefile import read_rule_file
 from agent.alerts.testfile import AlertCase, ExprCase, TestFile, TestGroup, read_test_file
 from agent.errors import AgentError, ConfigError
 from agent.series.data import NAME, Labels
@@ -50,13 +52,28 @@ def run_test_file(path: Path) -> Outcome:
     file = read_test_file(path)
     if not file.rule_files:
         raise ConfigError("no `rule_files`", where=f"{path}:1", remedy="name the rule files that are tested")
-    rules = load_rules(file.rule_files)
+    groups = _groups(file.rule_files)
     passed, failures = 0, []
     for group in file.groups:
-        found = list(_Run(file, group, rules).failures())
+        found = list(_Run(file, group, groups).failures())
         failures += found
         passed += max(0, len(group.alerts) + len(group.expressions) - len(found))
     return Outcome(path=path, passed=passed, failures=tuple(failures))
+
+
+def _groups(paths: Sequence[Path]) -> list[Group]:
+    """The rules alone, not what they must be to each other: a test may bring its thresholds as series."""
+    groups: list[Group] = []
+    problems: list[Problem] = []
+    for path in paths:
+        raw, found = read_rule_file(path)
+        problems += found
+        for one in raw:
+            group, found = compile_group(one, compile_query)
+            groups.append(group)
+            problems += found
+    raised(problems)
+    return groups
 
 
 class _Feed:
@@ -80,15 +97,15 @@ class _Feed:
 class _Run:
     """One item of ``tests`` on a store of its own."""
 
-    def __init__(self, file: TestFile, group: TestGroup, rules: RuleSet) -> None:
+    def __init__(self, file: TestFile, group: TestGroup, groups: Sequence[Group]) -> None:
         self._file = file
         self._group = group
         self._store = Store(Selection.all(_FOREVER_MS))
         self._session = Session(self._store, interval_ms=file.evaluation_ms)
         self._feeds = [_Feed(labels, points, group.interval_ms) for labels, points in group.series]
         rank = {name: index for index, name in enumerate(file.order)}
-        groups = sorted(rules.groups, key=lambda one: rank.get(one.name, 0))
-        self._steps = [_Step(group, rule) for group in groups for rule in group.rules]
+        ordered = sorted(groups, key=lambda one: rank.get(one.name, 0))
+        self._steps = [_Step(group, rule) for group in ordered for rule in group.rules]
 
     def failures(self) -> Iterator[Failure]:
         """Evaluates everything up to the last case."""

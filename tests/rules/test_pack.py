@@ -6,11 +6,13 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+import yaml
 
 from agent.alerts import RUNBOOK_BASE, THRESHOLD, RuleSet, check_rules, load_rules, profiles
 from agent.alerts.testfile import read_test_file
 from agent.model import Severity
-from tests.rules.pack import ALERTS, PROFILES, TESTS, each_prometheus, promtool, run
+from agent.series import Match
+from tests.rules.pack import ALERTS, PROFILES, ROOT, TESTS, each_prometheus, promtool, run
 from tests.support.prometheus import program
 
 
@@ -133,6 +135,22 @@ def test_a_percentile_and_a_share_need_a_hundred_requests(pack: RuleSet) -> None
     for rule in pack.rules:
         if not rule.record and ("histogram_quantile" in rule.text or "http_requests_total" in rule.text):
             assert ">= 100" in rule.text, rule.where
+
+
+def test_every_series_of_the_agent_that_a_rule_reads_exists_with_its_labels_and_their_words(pack: RuleSet) -> None:
+    metrics = {
+        f"vllm_agent_{one['name']}": one for one in yaml.safe_load((ROOT / "agent" / "metrics.yaml").read_text())
+    }
+    for rule in pack.rules:
+        for selector in rule.expression.selectors:
+            if selector.name is None or not selector.name.startswith("vllm_agent_"):
+                continue
+            metric = metrics[selector.name]
+            for matcher in selector.matchers:
+                words = metric.get("values", {}).get(matcher.name)
+                assert matcher.name in metric["labels"].split(), f"{rule.where}: {matcher.name}"
+                if words and matcher.match is Match.EQUAL:
+                    assert matcher.value in words.split(), f"{rule.where}: {matcher.value}"
 
 
 def _thresholds(rules: RuleSet) -> dict[str, float]:

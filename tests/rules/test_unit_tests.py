@@ -159,3 +159,17 @@ def test_values_that_are_none_are_refused(text: str) -> None:
 def test_series_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(NotationError):
         read_series(text)
+
+
+def test_a_test_may_bring_the_thresholds_as_series(tmp_path: Path) -> None:
+    path = tmp_path / "t.yaml"
+    labels = 'job="vllm", model_name="m"'
+    path.write_text(
+        f"rule_files: [{RULES / 'alerts' / 'queue.yaml'}]\ntests:\n  - input_series:\n"
+        f"      - {{series: 'vllm:num_requests_waiting{{engine=\"0\", {labels}}}', values: '9x20'}}\n"
+        f'      - {{series: \'vllm_agent_threshold{{name="queue_length", profile="p", {labels}}}\', values: 5x20}}\n'
+        "    promql_expr_test:\n"
+        '      - {expr: \'count(ALERTS{alertname="VLLMQueueLong", profile="p", alertstate="firing"})\','
+        " eval_time: 15m, exp_samples: [{labels: '{}', value: 1}]}\n"
+    )
+    assert run_test_file(path).failures == ()
