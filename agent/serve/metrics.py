@@ -116,7 +116,7 @@ class AgentMetrics:
         """A canary ended; ``seconds`` where it was answered."""
         self._canaries.labels(server, engine, outcome).inc()
         if seconds is not None:
-            self._canary_time.labels(server, engine).observe(seconds)
+            self._canary_time.labels(server).observe(seconds)
 
     def evaluated(self, server: str, seconds: float) -> None:
         """All rules of a target were evaluated now; ``server`` is empty for the agent's own series."""
