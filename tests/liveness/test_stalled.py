@@ -280,3 +280,47 @@ def test_a_drain_that_only_the_log_tells_of_is_draining() -> None:
     world.engine.steps, world.engine.cpu_share = False, 0.0
     world.run(60)
     assert set(world.seen[20:]) == {State.DRAINING} and not world.canaries
+
+
+def test_a_debugger_that_holds_a_long_prefill_for_a_moment_is_none() -> None:
+    world = World()
+    world.run(5)
+    world.engine.prefilling = 1
+    world.round()
+    world.engine.steps, world.engine.cpu_share = False, 1.0
+    for _ in range(20):
+        world.engine.state = "S"
+        world.run(8)
+        world.engine.state = "t"
+        world.run(3)
+    assert State.STALLED not in world.seen
+
+
+def test_the_first_step_after_a_pause_may_take_its_time() -> None:
+    world = decoding()
+    world.paused, world.engine.steps = True, False
+    world.run(120)
+    world.paused = False
+    world.run(8)
+    world.engine.steps = True
+    world.run(10)
+    assert State.STALLED not in world.seen and State.UNKNOWN not in world.seen
+
+
+def test_a_reading_that_is_missed_ends_no_stall() -> None:
+    world = decoding()
+    world.engine.state = "T"
+    assert stalled_after(world, 30) is not None
+    world.sees_processes = False
+    world.run(30)
+    assert set(world.seen[-30:]) == {State.STALLED}
+
+
+def test_a_stop_teaches_nothing_of_how_long_steps_take() -> None:
+    world = decoding()
+    world.engine.state = "T"
+    world.run(40)
+    world.engine.state = "S"
+    world.run(5)
+    world.engine.steps, world.engine.cpu_share = False, 1.0
+    assert world.run(60, until=lambda: world.state is State.UNKNOWN) <= 12
