@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from datetime import datetime, timezone
+from pathlib import Path
 
 import pytest
 from prometheus_client import generate_latest
@@ -24,6 +25,7 @@ BASE_UNITS = {
     "joules": "joules", "hertz": "hertz", "bytes per second": "bytes_per_second",
 }  # fmt: skip
 SCALED = re.compile(r"_(milliseconds|ms|minutes|hours|kb|mb|gb|mib|gib|kilobytes|percent|perc|mhz|milliwatts|pct)(_|$)")
+RULES = Path(__file__).parents[2] / "rules"
 METRICS = list(own_metrics().values())
 EXPORTED = [metric for metric in METRICS if metric.exported]
 
@@ -146,6 +148,13 @@ def test_labels_are_bounded_and_texts_are_sentences(metric: OwnMetric) -> None:
         assert metric.labels[0] == "server"
     if metric.source == "gpu":
         assert metric.labels[:3] == ("server", "gpu", "uuid")
+
+
+@pytest.mark.parametrize("path", sorted(RULES.rglob("*.yaml")), ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_rules_name_published_metrics_alone(path: Path) -> None:
+    series = {one.name + part for one in METRICS for part in ("", "_bucket", "_sum", "_count")}
+    named = set(re.findall(r"\bvllm_agent_[a-z_]+\b(?!:)", path.read_text(encoding="utf-8")))
+    assert named <= series
 
 
 def test_every_name_begins_alike_and_stands_once() -> None:
