@@ -20,7 +20,7 @@ from agent.alerts.problem import Problem
 from agent.alerts.rule import THRESHOLD, Group, Rule, RuleSet, Store, Target
 from agent.alerts.template import Template, TemplateError
 from agent.alerts.testing import Failure, Outcome, run_test_file
-from agent.alerts.unknown import Contract
+from agent.alerts.unknown import Contract, UnknownKind
 
 __all__ = [
     "ADHOC",
@@ -42,6 +42,7 @@ __all__ = [
     "Target",
     "Template",
     "TemplateError",
+    "UnknownKind",
     "check_rules",
     "export_rules",
     "expression_rules",

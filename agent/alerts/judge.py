@@ -18,7 +18,7 @@ import msgspec
 from agent.alerts.lifecycle import Active, Alerting, Recording, RuleError, State, alert_series
 from agent.alerts.memory import Remembered, read_memory, remember
 from agent.alerts.rule import ALERT_SERIES, Group, Rule, RuleSet, Store, recorded
-from agent.alerts.unknown import Contract, Knowledge
+from agent.alerts.unknown import Contract, Knowledge, Unknown, UnknownKind
 from agent.errors import AgentError
 from agent.model import Alert, AlertState, rfc3339
 from agent.series import Labels
@@ -29,7 +29,8 @@ _EARLY_MS = 500
 
 
 class RuleStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rule says. ``state`` is Prometheus' own; ``unknown`` the reason why it says nothing, None where it does.
+    """What one rule says. ``state`` is Prometheus' own; ``unknown`` the reason why it says nothing, None where it does,
+    and ``unknown_kind`` the same in a word (:class:`agent.alerts.UnknownKind`).
 
     ``not_judged``: reasons of ``or`` branches beside one that was judged. ``value`` is the highest of the last result,
     None where it was empty. ``evaluated_at`` in ms since the epoch, ``seconds`` what that evaluation took.
@@ -43,6 +44,7 @@ class RuleStatus(msgspec.Struct, frozen=True, kw_only=True):
     severity: str
     state: Literal["inactive", "pending", "firing"]
     unknown: str | None
+    unknown_kind: str | None
     not_judged: tuple[str, ...]
     health: Literal["ok", "err", "unknown"]
     error: str | None
@@ -201,7 +203,7 @@ class Judge:
         active = [one for one in alerting.active.values() if one.state is not State.INACTIVE] if alerting else []
         unknown, aside = known.of(rule, [one.value for one in active])
         if kept.at_ms is None:
-            unknown = "not evaluated yet"
+            unknown = Unknown(UnknownKind.NOT_YET, "not evaluated yet")
         return RuleStatus(
             rule=rule.name,
             group=rule.group,
@@ -210,7 +212,8 @@ class Judge:
             target=rule.target.value,
             severity=rule.severity,
             state=alerting.state.value if alerting else "inactive",
-            unknown=unknown,
+            unknown=unknown.reason if unknown is not None else None,
+            unknown_kind=unknown.kind.value if unknown is not None else None,
             not_judged=aside,
             health="unknown" if kept.at_ms is None else "err" if kept.error else "ok",
             error=kept.error,

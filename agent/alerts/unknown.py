@@ -8,11 +8,14 @@ nothing is looked at before somebody asks, so that the judging itself pays nothi
 
 from __future__ import annotations
 
+import enum
 import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
+
+import msgspec
 
 from agent.alerts.duration import format_duration
 from agent.alerts.expression import Join, Measured, Part, Selector
@@ -25,8 +28,44 @@ _SCRAPE = frozenset(
     ("up", "scrape_duration_seconds", "scrape_samples_scraped", "scrape_samples_post_metric_relabeling")
 )
 _BUCKET = "_bucket"
-Reasons = tuple[str, ...]
 _NEVER = "the scrape fails"
+
+
+class UnknownKind(str, enum.Enum):
+    """Why a rule says nothing, as one word for a label."""
+
+    SCRAPE_FAILS = "scrape-fails"
+    NOT_YET = "not-yet"
+    """Too little was scraped since the start; it comes by itself."""
+    NEEDS_FEATURE = "needs-feature"
+    LACKING = "lacking"
+    """This version has no such family."""
+    UNCERTAIN = "uncertain"
+    """The version is not known, so what a missing family means is not known either."""
+    ABSENT = "absent"
+    """The family should be there and is not."""
+    NOT_MEASURABLE = "not-measurable"
+    FAILED = "failed"
+    """A recording rule that it reads could not be evaluated."""
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """One reason, as a word and as a sentence for people."""
+
+    kind: UnknownKind
+    reason: str
+
+
+Reasons = tuple[Unknown, ...]
+_OF_PRESENCE = {
+    PresenceKind.NEEDS_FEATURE: UnknownKind.NEEDS_FEATURE,
+    PresenceKind.LACKING: UnknownKind.LACKING,
+    PresenceKind.UNCERTAIN: UnknownKind.UNCERTAIN,
+}
+
+
+def _one(kind: UnknownKind, reason: str) -> Reasons:
+    return (Unknown(kind, reason),)
 
 
 class Contract(Protocol):
@@ -64,19 +103,19 @@ class Knowledge:
         self._selectors: dict[tuple[str | None, int, int, int], Reasons] = {}
         self._following: set[str] = set()
 
-    def of(self, rule: Rule, values: Iterable[float]) -> tuple[str | None, Reasons]:
+    def of(self, rule: Rule, values: Iterable[float]) -> tuple[Unknown | None, tuple[str, ...]]:
         """Why the rule's state says nothing, and what beside it was not judged. ``values`` of its active alerts."""
-        aside: list[str] = []
+        aside: list[Unknown] = []
         reasons = self._part(rule.expression.part, aside)
         if not reasons:
             reasons = self._measured(rule.expression.measured, min(values, default=None))
         if not reasons:
-            return None, tuple(dict.fromkeys(aside))
-        return "; ".join(dict.fromkeys(reasons)), ()
+            return None, tuple(dict.fromkeys(one.reason for one in aside))
+        return Unknown(reasons[0].kind, "; ".join(dict.fromkeys(one.reason for one in reasons))), ()
 
     # Parts
 
-    def _part(self, part: Part, aside: list[str]) -> Reasons:
+    def _part(self, part: Part, aside: list[Unknown]) -> Reasons:
         if part.selector is not None:
             return self._selector(part.selector)
         if part.join is Join.ABSENT:
@@ -101,15 +140,15 @@ class Knowledge:
 
     def _absent(self, part: Part) -> Reasons:
         """Of a family that this version lacks, absence says nothing; of any other it is what is asked for."""
-        found: list[str] = []
+        found: list[Unknown] = []
         for selector in part.selectors():
             name = selector.name
             if name is None or name in _SCRAPE or name in ALERT_SERIES:
                 continue
             if self._contract is not None and self._contract.presence(name).kind is PresenceKind.LACKING:
-                found.append(self._contract.presence(name).reason)
+                found.append(Unknown(UnknownKind.LACKING, self._contract.presence(name).reason))
             elif self._scrape and name not in self._recorded:
-                found.append(self._scrape)
+                found.append(Unknown(UnknownKind.SCRAPE_FAILS, self._scrape))
         return tuple(found)
 
     def _selector(self, selector: Selector) -> Reasons:
@@ -137,11 +176,11 @@ class Knowledge:
         finally:
             self._following.discard(name)
         if name in self._errors:
-            return (f"{name} could not be recorded: {self._errors[name]}",)
+            return _one(UnknownKind.FAILED, f"{name} could not be recorded: {self._errors[name]}")
         if reasons and all(reasons):
             return tuple(reason for found in reasons for reason in found)
         if selector.reach_ms and not self._filled(selector, self._series(name), 1):
-            return (f"not yet: {name} was not recorded {_before(selector)}",)
+            return _one(UnknownKind.NOT_YET, f"not yet: {name} was not recorded {_before(selector)}")
         return ()
 
     def _scraped(self, selector: Selector) -> Reasons:
@@ -149,31 +188,33 @@ class Knowledge:
         if name is not None and name in ALERT_SERIES:
             return ()
         if name is not None and name in _SCRAPE:
-            return () if self._seen(selector, self._series(name)) else ("not scraped yet",)
+            seen = self._seen(selector, self._series(name))
+            return () if seen else _one(UnknownKind.NOT_YET, "not scraped yet")
         if self._scrape and selector.offset_ms < LOOKBACK_MS:
-            return (self._scrape,)
+            return _one(UnknownKind.SCRAPE_FAILS, self._scrape)
         series = self._series(name) if name is not None else self._storage.select(selector.matchers)
         if not self._seen(selector, series):
             return self._missing(selector, name)
         least = selector.least if selector.window_ms else 1
         if least == 1 or (self._scrapes(selector, least) if self._ups else self._filled(selector, series, least)):
             return ()
-        return (f"not yet: fewer than {least} scrapes {_before(selector)}",)
+        return _one(UnknownKind.NOT_YET, f"not yet: fewer than {least} scrapes {_before(selector)}")
 
     def _missing(self, selector: Selector, name: str | None) -> Reasons:
         if name is None:
-            return ("no series has the labels that are asked for",)
+            return _one(UnknownKind.ABSENT, "no series has the labels that are asked for")
         presence = self._contract.presence(name) if self._contract is not None else None
         if presence is not None and presence.is_zero:
             return ()
         if selector.offset_ms >= LOOKBACK_MS and self._seen(Selector(name, ()), self._series(name)):
-            return (f"not yet: {name} was not scraped {_before(selector)}",)
+            return _one(UnknownKind.NOT_YET, f"not yet: {name} was not scraped {_before(selector)}")
         if presence is not None and presence.reason:
-            return (presence.reason,)
+            return _one(_OF_PRESENCE[presence.kind], presence.reason)
         if presence is not None and presence.kind is PresenceKind.EXPORTED:
             version = f"vLLM {self._contract.version}" if self._contract is not None else "this vLLM"
-            return (f"{version} exports {name}, and this server does not (--disable-log-stats?)",)
-        return (f"there is no series of {name}",)
+            words = f"{version} exports {name}, and this server does not (--disable-log-stats?)"
+            return _one(UnknownKind.ABSENT, words)
+        return _one(UnknownKind.ABSENT, f"there is no series of {name}")
 
     # The store
 
@@ -228,7 +269,8 @@ class Knowledge:
             edge = min((_edge(series) for series in self._series(buckets)), default=math.inf)
             if threshold < edge < math.inf and (lowest_value is None or lowest_value <= edge):
                 family = buckets.removesuffix(_BUCKET)
-                return (
+                return _one(
+                    UnknownKind.NOT_MEASURABLE,
                     f"not measurable from the server: the threshold {plain(threshold)} lies below {plain(edge)}, "
                     f"the lowest bucket of {family}",
                 )
