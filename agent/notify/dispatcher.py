@@ -53,8 +53,7 @@ class Dispatcher:
 
     def publish(self, subject: Subject) -> None:
         """Queue what each notifier should say about this now; the same content is queued once."""
-        for pusher in self._pushers:
-            pusher.saw(subject)
+        self.remind(subject)
         payload = msgspec.json.encode(subject)
         for lane in self._lanes:
             phase = lane.notifier.phase(subject)
@@ -63,6 +62,11 @@ class Dispatcher:
             topic, key, delay = phase
             if self._journal.outbox.enqueue(lane.notifier.name, key, topic, payload, delay_seconds=delay):
                 lane.wake.set()
+
+    def remind(self, subject: Subject) -> None:
+        """Tell it to those alone who are pushed the whole state: no message is sent for it."""
+        for pusher in self._pushers:
+            pusher.saw(subject)
 
     async def run(self) -> None:
         """Deliver until cancelled."""

@@ -33,7 +33,7 @@ from agent.series.promql import (
     compile_query,
 )
 from agent.series.selection import LOOKBACK_MS, Need, Selection
-from agent.series.snapshot import Restored, capture_snapshot, restore_snapshot, write_snapshot
+from agent.series.snapshot import Image, Restored, capture_snapshot, restore_snapshot, write_snapshot
 from agent.series.store import Store, Taken
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "Exposition",
     "ExpositionError",
     "Family",
+    "Image",
     "Labels",
     "Match",
     "Matcher",

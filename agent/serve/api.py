@@ -58,6 +58,8 @@ async def start_api(backend: Backend, listen: str, token: Token, metrics: AgentM
     write = authorised(token)
     app.router.add_get("/metrics", routes.metrics)
     app.router.add_get("/api/v1/status", routes.status)
+    app.router.add_get("/api/v1/alerts", routes.alerts)
+    app.router.add_get("/api/v1/rules", routes.rules)
     app.router.add_get("/api/v1/incidents", routes.incidents)
     app.router.add_get("/api/v1/incidents/{id}", routes.incident)
     app.router.add_post("/api/v1/actions/{id}/approve", write(routes.approve))
@@ -104,6 +106,12 @@ class _Routes:
 
     async def status(self, request: web.Request) -> web.Response:
         return _json(self._backend.status())
+
+    async def alerts(self, request: web.Request) -> web.Response:
+        return _json({"alerts": self._backend.alerts()})
+
+    async def rules(self, request: web.Request) -> web.Response:
+        return _json({"rules": self._backend.rules()})
 
     async def incidents(self, request: web.Request) -> web.Response:
         text = request.query.get("limit", "100")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
-from agent.model import Action, Incident
+from agent.model import Action, Alert, Incident
 
 
 class Backend(Protocol):
@@ -15,7 +16,17 @@ class Backend(Protocol):
     """
 
     def status(self) -> dict[str, object]:
-        """``{version, started_at, frozen, servers: […], notifiers: […], journal: {healthy, error}}``."""
+        """``{version, started_at, frozen, servers: […], notifiers: […], rules: {enabled, problem},
+        journal: {healthy, error}}``.
+        """
+        ...
+
+    def alerts(self) -> tuple[Alert, ...]:
+        """All that is pending or firing."""
+        ...
+
+    def rules(self) -> Sequence[Mapping[str, Any]]:
+        """Every rule with its server, as of its last evaluation."""
         ...
 
     def incidents(self, limit: int) -> tuple[Incident, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from agent.collect import CanaryResult, Health, ProcessReading, Scrape, VllmClient
 from agent.model import Cause, Clock, Context, Exit, GpuReading, NotMeasured, State
-from agent.series import ExpositionError, family_sums, parse
+from agent.series import ExpositionError, family_sums, is_multiprocess, parse
 from agent.watch.activity import GpuWork
 from agent.watch.liveness import Child, Liveness, Standing
 from agent.watch.progress import EngineSample, engine_samples
@@ -44,6 +44,8 @@ class ServerEvidence:
         self.gpus: tuple[GpuReading, ...] | NotMeasured = NotMeasured(check="gpu memory", reason="not asked yet")
         self.processes: ProcessReading | NotMeasured = NotMeasured(check="processes", reason="not asked yet")
         self.scrape: Scrape | NotMeasured = NotMeasured(check="vllm metrics", reason="not asked yet")
+        self.load: tuple[float, float] | None = None
+        """Requests that run and that wait in all engines, as the last round has it; None where it brought nothing."""
         self._sums: Mapping[str, float] = {}
         self._on_state = on_state
         self._request_seconds = request_seconds
@@ -95,6 +97,7 @@ class ServerEvidence:
     def saw_scrape(self, scrape: Scrape | NotMeasured) -> None:
         """One round of ``/metrics``; a repair that waits for a counter looks again."""
         self.scrape, self._sums, engines = _read(scrape)
+        self.load = _load(engines)
         self._liveness.saw_shape(shape_of(self._argv()))
         if isinstance(scrape, Scrape) and engines is not None:
             self._after(self._liveness.saw_engines(engines, scrape.at), always=True)
@@ -179,6 +182,17 @@ class ServerEvidence:
             triton_version=self.status.get("triton_version"),
         )
 
+    @property
+    def version(self) -> str | None:
+        """vLLM's version, as the launcher has it."""
+        version = self.status.get("vllm_version")
+        return str(version) if version else None
+
+    @property
+    def multiprocess(self) -> bool:
+        """Whether several API servers answer from one registry, as far as the last scrape tells."""
+        return bool(is_multiprocess(self._sums))
+
     def not_measured(self) -> tuple[NotMeasured, ...]:
         """What could not be seen, with the reasons."""
         readings = (self.scrape, self.gpus, self.processes, self._liveness.canary_not_measured)
@@ -233,6 +247,12 @@ class ServerEvidence:
         self.log.finish(part)
         causes = part.session.conclude(self.context_of(record))
         return causes[0] if causes else None
+
+
+def _load(engines: tuple[EngineSample, ...] | None) -> tuple[float, float] | None:
+    running = [one.running for one in engines or () if one.running is not None]
+    waiting = [one.waiting for one in engines or () if one.waiting is not None]
+    return (sum(running), sum(waiting)) if running else None
 
 
 Reading = tuple[Scrape | NotMeasured, Mapping[str, float], tuple[EngineSample, ...] | None]

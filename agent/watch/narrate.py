@@ -9,7 +9,18 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from agent.model import Action, ActionState, Clock, Incident, IncidentState, Mode
+from agent.model import (
+    Action,
+    ActionState,
+    Alert,
+    AlertState,
+    Clock,
+    Incident,
+    IncidentState,
+    Mode,
+    Severity,
+    parse_rfc3339,
+)
 from agent.watch.liveness import Standing
 
 STATES = {
@@ -55,6 +66,12 @@ class Narrator:
             self._incident(incident)
             self._forget(incident)
 
+    def alert(self, alert: Alert) -> None:
+        """An alert fires or has resolved; one that only informs, or may still pass, is no line."""
+        if alert.state is AlertState.PENDING or alert.labels.get("severity") == Severity.INFO.value:
+            return
+        self.line("\n".join(_alert_lines(alert)))
+
     def _incident(self, incident: Incident) -> None:
         key = (incident.state, incident.fault, incident.summary, incident.note)
         if incident.state not in UNDER_WAY and self._said.get(incident.id) != key:
@@ -92,6 +109,16 @@ class Troubles:
         elif self._said.get(what) != error:
             self._said[what] = error
             self._narrator.line(f"{what} fails: {error} ({meanwhile})")
+
+
+def _alert_lines(alert: Alert) -> list[str]:
+    summary = alert.annotations.get("summary", "")
+    if alert.state is AlertState.RESOLVED:
+        began, ended = alert.starts_at or alert.active_at, alert.ends_at or alert.active_at
+        seconds = (parse_rfc3339(ended) - parse_rfc3339(began)).total_seconds()
+        return [f"alert {alert.name} of {alert.server} is over after {seconds:.0f} s: {summary}"]
+    lines = [f"ALERT {alert.name} of {alert.server} [{alert.labels.get('severity', '')}]: {summary}"]
+    return [*lines, *(text for text in (alert.annotations.get("description"),) if text)]
 
 
 def _incident_lines(incident: Incident) -> list[str]:

@@ -14,10 +14,11 @@ import msgspec
 
 from agent.collect import CanaryOutcome, CanaryResult, Scrape
 from agent.diagnose import Signal
-from agent.model import Action, Cause, Evidence, Exit, IncidentState, State, rfc3339
+from agent.model import Action, Cause, Evidence, Exit, IncidentState, NotMeasured, State, rfc3339
 from agent.remediate import Remediator
 from agent.watch.deaths import Silence, fallback_cause, first_sight, opening_delay
 from agent.watch.evidence import ServerEvidence
+from agent.watch.judged import Judged
 from agent.watch.keeper import IncidentKeeper
 from agent.watch.liveness import Child, Standing
 from agent.watch.lookout import Lookout, Pace
@@ -56,6 +57,7 @@ class ServerWatch:
             clock=world.clock,
             on_change=self.keeper.changed,
         )
+        self._judged = Judged(spec, world, self.evidence)
         self._pursuit = OneTask(self._broke_off)
         self._silence = Silence(world.clock, FATAL_GRACE_SECONDS)
         self._unannounced = Unannounced(self, self._silence, world.clock)
@@ -220,6 +222,7 @@ class ServerWatch:
     def _on_state(self, standing: Standing) -> None:
         self._world.narrator.state(self.name, standing)
         self._world.metrics.set_state(self.name, standing.state)
+        self._judged.see_engines()
         if self.source.hands is None:
             self._attached_state(standing)
 
@@ -253,7 +256,10 @@ class ServerWatch:
             self.evidence.saw_scrape(scrape)
             if isinstance(scrape, Scrape):
                 self._world.metrics.scraped(self.name, scrape.seconds)
+            self._judged.scraped(scrape)
             await self._lookout.round()
+        else:
+            self._judged.scraped(NotMeasured(check="vllm metrics", reason="nothing listens"))
         await self._saw_freeze(self.source.frozen())
         self._unannounced.look()
         if self.evidence.ended() and self._remediator.stay_down:

@@ -20,15 +20,18 @@ from agent.config import Config
 from agent.diagnose import load_catalogue
 from agent.errors import AgentError, NotFoundError
 from agent.journal import Journal
-from agent.model import Action, Clock, Incident, SystemClock, rfc3339
+from agent.model import Action, Alert, AlertState, Clock, Incident, SystemClock, rfc3339
 from agent.notify import Dispatcher, build_notifiers, build_pushers
 from agent.remediate import Guard, Policy
 from agent.serve import AgentMetrics, start_api
+from agent.watch.judges import OWN_SECONDS, Judges
+from agent.watch.judging import JudgeWorld
 from agent.watch.narrate import Narrator, Troubles
 from agent.watch.report import Report
+from agent.watch.rulebook import read_rulebook, rulebook
 from agent.watch.server import ServerWatch
 from agent.watch.specs import CommandLine, settings_of, specs_of
-from agent.watch.tasks import end, every, together
+from agent.watch.tasks import OneTask, end, every, together
 from agent.watch.world import Current, ServerSpec, World
 
 UPKEEP_SECONDS = 5.0
@@ -76,7 +79,9 @@ class Watcher:
         observe = self._metrics.notification
         pushers = build_pushers(settings, clock, observe)
         self._dispatcher = Dispatcher(journal, build_notifiers(settings), clock, pushers=pushers, observe=observe)
-        report = Report(self._narrator, self._metrics, self._dispatcher)
+        self._report = Report(self._narrator, self._metrics, self._dispatcher, clock)
+        self._judges = self._make_judges()
+        self._rereading = OneTask(self._not_reread)
         world = World(
             current=self._current,
             journal=journal,
@@ -85,10 +90,28 @@ class Watcher:
             guard=self._guard,
             metrics=self._metrics,
             narrator=self._narrator,
-            publish=report.incident,
+            publish=self._report.incident,
+            judges=self._judges,
         )
         self._servers = {spec.name: ServerWatch(spec, world) for spec in specs}
         self._run_dirs = tuple(spec.run_dir for spec in specs if spec.run_dir is not None)
+
+    def _make_judges(self) -> Judges | None:
+        settings = self._current.value
+        book = rulebook(settings)
+        if book is None:
+            return None
+        world = JudgeWorld(
+            clock=self._clock,
+            journal=self._journal,
+            metrics=self._metrics,
+            say=self._narrator.line,
+            trouble=self._troubles.saw,
+            tell=self._alert,
+            remind=self._report.remind,
+            runbook_base=lambda: self._current.value.runbook_base_url,
+        )
+        return Judges(book, world, settings.listen)
 
     async def run(self, reread: Callable[[], Config]) -> int:
         """Until SIGTERM or SIGINT. Returns the exit code."""
@@ -102,12 +125,17 @@ class Watcher:
         self._narrator.line(f"agent {__version__} watches {', '.join(self._servers)}; API on {settings.listen}")
         for notice in self._journal.notices:
             self._narrator.line(notice)
+        if self._judges is not None and self._judges.problem is not None:
+            self._narrator.line(f"only the shipped rules are judged: {self._judges.problem}")
         work = asyncio.create_task(together(self._bodies(), self._clock, self._narrator.line))
         try:
             await stop.wait()
             await self._dispatcher.flush(FLUSH_SECONDS)
         finally:
+            await self._rereading.stop()
             await end([work])
+            if self._judges is not None:
+                self._judges.end()
             await api.close()
         return 0
 
@@ -117,8 +145,21 @@ class Watcher:
         }
         bodies["notifiers"] = self._dispatcher.run
         bodies["pruning"] = lambda: every(lambda: PRUNE_SECONDS, self._prune, self._clock)
+        if self._judges is not None:
+            bodies["rules"] = lambda: every(lambda: OWN_SECONDS, self._judge, self._clock)
         bodies["upkeep"] = lambda: every(lambda: UPKEEP_SECONDS, self._upkeep, self._clock)
         return bodies
+
+    async def _judge(self) -> None:
+        if self._judges is not None:
+            await self._judges.round()
+        self._report.look()
+
+    def _alert(self, alert: Alert) -> None:
+        """A changed alert: kept for the timeline of its server, then told."""
+        if alert.state is not AlertState.PENDING:
+            self._journal.append_event("alert", alert.server, msgspec.to_builtins(alert))
+        self._report.alert(alert)
 
     async def _prune(self) -> None:
         self._journal.prune(self._clock.now() - KEPT)
@@ -144,12 +185,28 @@ class Watcher:
             self._narrator.line(f"configuration not read again, the old one stays: {error}")
             return
         old = self._current.value
-        for fixed in ("listen", "state_dir", "servers", "slack", "alertmanager", "rules", "secrets"):
+        for fixed in ("listen", "state_dir", "servers", "slack", "alertmanager", "secrets"):
             if getattr(settings, fixed) != getattr(old, fixed):
                 self._narrator.line(f"`{fixed}` has changed; it takes effect when the watcher is started again")
         self._current.value = settings
         self._guard.policy = Policy.from_settings(settings)
         self._narrator.line("configuration read again")
+        self._reread_rules(settings)
+
+    def _reread_rules(self, settings: Config) -> None:
+        """Compiling takes a third of a second, so it is done in a thread."""
+        if settings.rules.enabled is not (self._judges is not None):
+            self._narrator.line("`rules.enabled` has changed; it takes effect when the watcher is started again")
+        elif self._judges is not None and not self._rereading.running:
+            self._rereading.start(lambda: self._adopt_rules(settings))
+
+    async def _adopt_rules(self, settings: Config) -> None:
+        book = await asyncio.to_thread(read_rulebook, settings)
+        if self._judges is not None:
+            self._judges.adopt(book)
+
+    def _not_reread(self, error: Exception) -> None:
+        self._narrator.line(f"rules not read again, the old ones stay: {error}")
 
     # -- agent.serve.Backend ------------------------------------------------------------------------------
 
@@ -160,8 +217,18 @@ class Watcher:
             "frozen": any(watch.evidence.frozen() for watch in self._servers.values()),
             "servers": [watch.status() for watch in self._servers.values()],
             "notifiers": [msgspec.to_builtins(one) for one in self._dispatcher.status()],
+            "rules": {
+                "enabled": self._judges is not None,
+                "problem": self._judges.problem if self._judges is not None else None,
+            },
             "journal": {"healthy": self._journal.healthy, "error": self._journal.last_error},
         }
+
+    def alerts(self) -> tuple[Alert, ...]:
+        return self._judges.alerts() if self._judges is not None else ()
+
+    def rules(self) -> list[Mapping[str, Any]]:
+        return self._judges.rules() if self._judges is not None else []
 
     def incidents(self, limit: int) -> tuple[Incident, ...]:
         return self._journal.incidents(limit=limit)

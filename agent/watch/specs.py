@@ -83,6 +83,7 @@ def _of_command_line(given: CommandLine, run_dir: Path | None, settings: Config)
         logs=given.logs,
         api_key=key.reveal() if key else None,
         tls_ca=_tls_ca(server) if server is not None else None,
+        profile=server.profile if server is not None else None,
     )
 
 
@@ -95,6 +96,7 @@ def _spec(server: Server, settings: Config) -> ServerSpec:
         logs=tuple(Path(path) for path in server.log),
         api_key=key.reveal() if key else None,
         tls_ca=_tls_ca(server),
+        profile=server.profile,
     )
 
 

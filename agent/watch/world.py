@@ -12,6 +12,7 @@ from agent.journal import Journal
 from agent.model import Clock, Incident
 from agent.remediate import Guard
 from agent.serve import AgentMetrics
+from agent.watch.judges import Judges
 from agent.watch.narrate import Narrator
 
 
@@ -25,6 +26,7 @@ class ServerSpec:
     logs: tuple[Path, ...] = ()
     api_key: str | None = None
     tls_ca: str | None = None
+    profile: str | None = None
 
 
 class Current:
@@ -36,7 +38,10 @@ class Current:
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """``publish`` tells notifiers, metrics and the terminal of a changed incident; it neither blocks nor raises."""
+    """``publish`` tells notifiers, metrics and the terminal of a changed incident; it neither blocks nor raises.
+
+    ``judges`` is None where no rule is judged.
+    """
 
     current: Current
     journal: Journal
@@ -46,3 +51,4 @@ class World:
     metrics: AgentMetrics
     narrator: Narrator
     publish: Callable[[Incident], None]
+    judges: Judges | None = None
