@@ -32,8 +32,9 @@ class Judges:
         self._world = world
         self._servers: dict[str, TargetJudge] = {}
         self._profiles: dict[str, str | None] = {}
+        self._contract = OwnContract()
         target = {"job": OWN_JOB, "instance": listen}
-        self._own = TargetJudge(book.of_agent(), world, server="", target=target, contract=OwnContract())
+        self._own = TargetJudge(book.of_agent(), world, server="", target=target, contract=self._contract)
         self._own.restore()
 
     def of(self, name: str, profile: str | None, url: str) -> TargetJudge:
@@ -49,7 +50,9 @@ class Judges:
 
     async def round(self) -> None:
         """Judge the agent's own series; keep what is due."""
-        self._own.own(self._world.metrics.samples())
+        samples = self._world.metrics.samples()
+        self._contract.see({sample.name for sample in samples})
+        self._own.own(samples)
         await asyncio.gather(*(judge.save() for judge in self._all()))
 
     def adopt(self, book: Rulebook) -> None:

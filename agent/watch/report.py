@@ -41,11 +41,13 @@ class Report:
     def alert(self, alert: Alert) -> None:
         """A changed alert: news, or a symptom of the incident that is open."""
         self._narrator.alert(alert)
-        key, quiet = alert.fingerprint, alert.fingerprint in self._symptoms or self._covered(alert.server)
-        if alert.state is AlertState.FIRING and quiet:
-            self._symptoms[key] = alert
-        elif alert.state is AlertState.RESOLVED:
-            self._symptoms.pop(key, None)
+        key = alert.fingerprint
+        if alert.state is AlertState.RESOLVED:
+            quiet = self._symptoms.pop(key, None) is not None
+        else:
+            quiet = self._covered(alert.server)
+            if quiet and alert.state is AlertState.FIRING:
+                self._symptoms[key] = alert
         (self._dispatcher.remind if quiet else self._dispatcher.publish)(alert)
 
     def remind(self, alert: Alert) -> None:

@@ -189,7 +189,9 @@ def test_a_version_that_is_not_known_is_no_verdict(tmp_path: Path) -> None:
     [
         ("vllm_agent_incidents_total > 1", None),
         ("vllm_agent_breaker_open > 0", None),
-        ("rate(vllm_agent_gpu_xid_errors_total[5m]) > 0", None),
+        ("rate(vllm_agent_gpu_xid_errors_total[5m]) > 0", "no GPU of the server is read here"),
+        ("rate(vllm_agent_gpu_ecc_errors_total[5m]) > 0", "no GPU of the server is read here"),
+        ("rate(vllm_agent_cgroup_oom_kills_total[5m]) > 0", "this host does not tell"),
         ("vllm_agent_gpu_temperature_celsius > 90", "no GPU of the server is read here"),
         (
             "vllm_agent_host_memory_available_bytes < 1",
@@ -201,6 +203,26 @@ def test_what_the_agent_does_not_export_here_is_unknown(tmp_path: Path, expr: st
     path = written(tmp_path, f"groups: [{{name: g, rules: [{{alert: A, expr: '{expr}'}}]}}]")
     ruleset = load_rules([path]).for_target("agent")
     judge = Judge(ruleset, Store(ruleset.selection()), server="a", contract=OwnContract())
+    judge.evaluate(START)
+    (status,) = judge.statuses()
+    assert status.unknown is None if reason is None else reason in (status.unknown or "")
+
+
+@pytest.mark.parametrize(
+    ("expr", "reason"),
+    [
+        ("rate(vllm_agent_gpu_xid_errors_total[5m]) > 0", None),
+        ("rate(vllm_agent_gpu_ecc_errors_total[5m]) > 0", "its driver does not tell vllm_agent_gpu_ecc_errors_total"),
+    ],
+)
+def test_events_of_a_card_that_is_read_start_empty_and_what_its_driver_does_not_tell_is_unknown(
+    tmp_path: Path, expr: str, reason: str | None
+) -> None:
+    path = written(tmp_path, f"groups: [{{name: g, rules: [{{alert: A, expr: '{expr}'}}]}}]")
+    ruleset = load_rules([path]).for_target("agent")
+    contract = OwnContract()
+    contract.see({"vllm_agent_gpu_up", "vllm_agent_server_state"})
+    judge = Judge(ruleset, Store(ruleset.selection()), server="a", contract=contract)
     judge.evaluate(START)
     (status,) = judge.statuses()
     assert status.unknown is None if reason is None else reason in (status.unknown or "")

@@ -9,11 +9,20 @@ import msgspec
 import pytest
 
 from agent.errors import ConflictError, NotFoundError
-from agent.model import Action, ActionState, Incident
+from agent.model import Action, ActionState, Alert, AlertState, Incident
 from agent.serve import AgentMetrics, Api, start_api
 from tests.journal.builders import TestClock, action, incident
 
 TOKEN = "0123456789abcdef"
+ALERT = Alert(
+    server="chat",
+    labels={"alertname": "VLLMQueueLong", "severity": "warning", "engine": "0"},
+    annotations={"summary": "Requests queue", "description": "12 wait"},
+    state=AlertState.FIRING,
+    active_at="2026-01-01T00:00:00.000Z",
+    starts_at="2026-01-01T00:01:00.000Z",
+    value=12.0,
+)
 
 
 class MemoryBackend:
@@ -32,6 +41,12 @@ class MemoryBackend:
         if self.broken:
             raise RuntimeError("a defect with a secret in it")
         return {"version": "0", "frozen": False, "servers": []}
+
+    def alerts(self) -> tuple[Alert, ...]:
+        return (ALERT,)
+
+    def rules(self) -> list[dict[str, object]]:
+        return [{"server": "chat", "rule": "VLLMQueueLong", "state": "firing", "unknown": None}]
 
     def incidents(self, limit: int) -> tuple[Incident, ...]:
         return tuple(self.known.values())[:limit]

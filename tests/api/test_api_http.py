@@ -40,6 +40,10 @@ async def test_reading_needs_no_token(http: aiohttp.ClientSession) -> None:
     assert (status, [one["id"] for one in body["incidents"]]) == (200, ["i-1"])
     status, body = await ask(http, "GET", "/api/v1/incidents/i-2")
     assert (status, body["class"], body["schema_version"]) == (200, "oom-serving", 1)
+    status, body = await ask(http, "GET", "/api/v1/alerts")
+    assert (status, [one["labels"]["alertname"] for one in body["alerts"]]) == (200, ["VLLMQueueLong"])
+    status, body = await ask(http, "GET", "/api/v1/rules")
+    assert (status, [one["state"] for one in body["rules"]]) == (200, ["firing"])
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "x", "1001", "9" * 5000, "", "٣"])

@@ -11,12 +11,13 @@ from aiohttp import web
 
 @dataclass
 class Answers:
-    """What it answers now; ``key`` is asked for below /v1, as vLLM does."""
+    """What it answers now; ``key`` is asked for below /v1, as vLLM does; ``series`` are more lines of /metrics."""
 
     url: str = ""
     health: int = 200
     key: str | None = None
     tokens: int = 0
+    series: str = ""
     port: int = 0
 
 
@@ -28,7 +29,7 @@ async def serving(port: int = 0) -> AsyncIterator[Answers]:
         return web.Response(status=answers.health)
 
     async def metrics(_: web.Request) -> web.Response:
-        return web.Response(text=f'vllm:generation_tokens_total{{engine="0"}} {answers.tokens}\n')
+        return web.Response(text=f'vllm:generation_tokens_total{{engine="0"}} {answers.tokens}\n{answers.series}')
 
     def allowed(request: web.Request) -> bool:
         return answers.key is None or request.headers.get("Authorization") == f"Bearer {answers.key}"

@@ -9,7 +9,7 @@ import msgspec
 
 from agent.diagnose import Signal
 from agent.model import Action, ActionState, Confidence, Incident, IncidentState, Mode, Proof, Severity
-from agent.notify import Dispatcher
+from agent.notify import Dispatcher, Subject
 from agent.serve import AgentMetrics
 from agent.watch.narrate import Narrator
 from agent.watch.report import Report
@@ -197,13 +197,15 @@ class Nobody(Dispatcher):
 
     def __init__(self) -> None: ...
 
-    def publish(self, incident: Incident) -> None: ...
+    def publish(self, subject: Subject) -> None: ...
+
+    def remind(self, subject: Subject) -> None: ...
 
 
 def report() -> tuple[Report, AgentMetrics, io.StringIO]:
     clock, said = LeapClock(), io.StringIO()
     metrics = AgentMetrics(clock)
-    return Report(Narrator(said, clock), metrics, Nobody()), metrics, said
+    return Report(Narrator(said, clock), metrics, Nobody(), clock), metrics, said
 
 
 def tell(one: Report, *states: IncidentState, **changes: object) -> None:
