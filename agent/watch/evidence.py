@@ -13,10 +13,10 @@ from typing import Any
 
 from agent.collect import CanaryResult, Health, ProcessReading, Scrape, VllmClient
 from agent.model import Cause, Clock, Context, Exit, GpuReading, NotMeasured, State
-from agent.series import ExpositionError, family_sums, is_multiprocess, parse
+from agent.series import is_multiprocess
 from agent.watch.activity import GpuWork
 from agent.watch.liveness import Child, Liveness, Standing
-from agent.watch.progress import EngineSample, engine_samples
+from agent.watch.scraped import ScrapeReader
 from agent.watch.shape import shape_of
 from agent.watch.startlog import StartLog
 from agent.watch.tasks import within
@@ -47,6 +47,7 @@ class ServerEvidence:
         self.load: tuple[float, float] | None = None
         """Requests that run and that wait in all engines, as the last round has it; None where it brought nothing."""
         self._sums: Mapping[str, float] = {}
+        self._reader = ScrapeReader()
         self._on_state = on_state
         self._request_seconds = request_seconds
         self._clock = clock
@@ -96,11 +97,11 @@ class ServerEvidence:
 
     def saw_scrape(self, scrape: Scrape | NotMeasured) -> None:
         """One round of ``/metrics``; a repair that waits for a counter looks again."""
-        self.scrape, self._sums, engines = _read(scrape)
-        self.load = _load(engines)
+        scraped = self._reader.read(scrape)
+        self.scrape, self._sums, self.load = scraped.scrape, scraped.sums, scraped.load
         self._liveness.saw_shape(shape_of(self._argv()))
-        if isinstance(scrape, Scrape) and engines is not None:
-            self._after(self._liveness.saw_engines(engines, scrape.at), always=True)
+        if isinstance(scrape, Scrape) and scraped.engines is not None:
+            self._after(self._liveness.saw_engines(scraped.engines, scrape.at), always=True)
         else:
             self._wake()
 
@@ -247,29 +248,3 @@ class ServerEvidence:
         self.log.finish(part)
         causes = part.session.conclude(self.context_of(record))
         return causes[0] if causes else None
-
-
-def _load(engines: tuple[EngineSample, ...] | None) -> tuple[float, float] | None:
-    running = [one.running for one in engines or () if one.running is not None]
-    waiting = [one.waiting for one in engines or () if one.waiting is not None]
-    return (sum(running), sum(waiting)) if running else None
-
-
-Reading = tuple[Scrape | NotMeasured, Mapping[str, float], tuple[EngineSample, ...] | None]
-
-
-def _read(scrape: Scrape | NotMeasured) -> Reading:
-    """The scrape with the sum over the series of each name and each engine's samples, or why there are none; an
-    answer of vLLM's without its series has no engine (an empty tuple), no answer at all is None.
-    """
-    if isinstance(scrape, NotMeasured):
-        return scrape, {}, None
-    try:
-        samples = parse(scrape.body, scrape.content_type).samples
-    except ExpositionError as error:
-        return NotMeasured(check="vllm metrics", reason=f"{error.message}; is the port right?"), {}, None
-    sums = family_sums(samples)
-    if not any(name.startswith("vllm:") for name in sums):
-        reason = "the server exports no vllm:* series (started with --disable-log-stats, or not vLLM)"
-        return NotMeasured(check="vllm metrics", reason=reason), {}, ()
-    return scrape, sums, engine_samples(samples, scrape.at)
