@@ -23,7 +23,7 @@ class OwnMetric(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """One entry. ``name`` is that of the samples (a counter with ``_total``, an info with ``_info``).
 
     ``labels`` in order, without ``le``. ``values`` are the fixed words of a label. ``buckets`` are a histogram's upper
-    bounds. ``empty``: it has no series before the first event. ``see`` and ``note`` are for the page of the documentation.
+    bounds. ``empty``: no series before the first event. ``see`` and ``note`` are for the page of the documentation.
     """
 
     name: str

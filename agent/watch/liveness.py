@@ -93,6 +93,8 @@ class Liveness:
 
     def saw_loading(self, progress: str | None) -> bool:
         """What the log says of a start in progress, e.g. ``loading weights 40 %``; None when it is none."""
+        if progress == self._loading:
+            return False
         if self._loading is not None and progress is None:
             self._failures = 0  # what was refused while it loaded says nothing of a server that has just loaded
         self._loading = progress
@@ -100,6 +102,8 @@ class Liveness:
 
     def saw_shutdown(self, requested: bool) -> bool:
         """Whether the present start's log says that it was asked to end (a drain may follow)."""
+        if requested is self._shutdown:
+            return False
         self._shutdown = requested
         return self._judge()
 

@@ -148,7 +148,7 @@ class Progress:
         if not moved(before, sample):
             return False
         if learn and before.busy:
-            self._gaps.append((sample.at, sample.at - self.quiet_since(before.at)))
+            self._learn(sample.at, sample.at - self.quiet_since(before.at))
         self._count_decoders(before, sample)
         self.moved_at = sample.at
         self.work_since = None if not sample.busy else self.work_since or sample.at
@@ -166,7 +166,13 @@ class Progress:
         """The longest time between two movements under work in the last ten minutes."""
         while self._gaps and self._gaps[0][0] < now - LEARN_SECONDS:
             self._gaps.popleft()
-        return max((gap for _, gap in self._gaps), default=0.0)
+        return self._gaps[0][1] if self._gaps else 0.0
+
+    def _learn(self, at: float, gap: float) -> None:
+        """Shorter gaps before a longer one can never be the longest again, so the first that is kept is the longest."""
+        while self._gaps and self._gaps[-1][1] <= gap:
+            self._gaps.pop()
+        self._gaps.append((at, gap))
 
     def _count_decoders(self, before: EngineSample, after: EngineSample) -> None:
         """Each later token of a request is counted once, so tokens a step is how many were decoding; those that

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from agent.collect import Scrape
 from agent.model import NotMeasured
-from agent.series import ExpositionError, Labels, Reader, family_sums, name_of
-from agent.watch.progress import EngineSample, engine_samples
+from agent.series import ExpositionError, Labels, Reader, name_of
+from agent.watch.progress import WANTED, EngineSample, engine_samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ class ScrapeReader:
     """Reads the rounds of one server."""
 
     def __init__(self) -> None:
-        self._reader: Reader[Labels] = Reader(_kept)
+        self._reader: Reader[_Line] = Reader(_kept)
 
     def read(self, scrape: Scrape | NotMeasured) -> Scraped:
         """What it says."""
@@ -45,15 +46,28 @@ class ScrapeReader:
             samples = self._reader.read(scrape.body, scrape.content_type).samples
         except ExpositionError as error:
             return Scraped(scrape=_unmeasured(f"{error.message}; is the port right?"))
-        sums = family_sums(samples)
+        sums: dict[str, float] = {}
+        for line, value, _ in samples:
+            if value == value:
+                sums[line.name] = sums.get(line.name, 0.0) + value
         if not any(name.startswith("vllm:") for name in sums):
             reason = "the server exports no vllm:* series (started with --disable-log-stats, or not vLLM)"
             return Scraped(scrape=_unmeasured(reason), engines=())
-        return Scraped(scrape=scrape, sums=sums, engines=engine_samples(samples, scrape.at))
+        wanted = [(line.labels, value, None) for line, value, _ in samples if line.engine]
+        return Scraped(scrape=scrape, sums=sums, engines=engine_samples(wanted, scrape.at))
 
 
-def _kept(labels: Labels) -> Labels | None:
-    return None if name_of(labels).endswith("_bucket") else labels
+class _Line(NamedTuple):
+    """A series, with what is asked of it at every round."""
+
+    name: str
+    labels: Labels
+    engine: bool
+
+
+def _kept(labels: Labels) -> _Line | None:
+    name = name_of(labels)
+    return None if name.endswith("_bucket") else _Line(name, labels, name in WANTED)
 
 
 def _unmeasured(reason: str) -> NotMeasured:

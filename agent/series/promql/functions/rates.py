@@ -15,7 +15,7 @@ from math import isinf
 
 from agent.series.promql.functions.annotations import possible_non_counter
 from agent.series.promql.functions.arguments import number, window
-from agent.series.promql.numbers import NAN, compensated, divide
+from agent.series.promql.numbers import NAN, divide
 from agent.series.promql.value import Call, Element, Function, Span, Vector
 
 EXTRAPOLATION = 1.1
@@ -115,12 +115,25 @@ def _regression(span: Span, origin_ms: int) -> tuple[float, float]:
     if all(value == values[0] for value in values[1:]):
         return (NAN, NAN) if isinf(values[0]) else (0.0, values[0])
     x = y = xy = xx = x_lost = y_lost = xy_lost = xx_lost = 0.0
+    # The steps of `compensated`, written out (times stay finite, values need not): a window has hundreds of samples.
     for time, value in zip(span.times[span.lo : span.hi], values, strict=True):
         seconds = (time - origin_ms) / 1000
-        x, x_lost = compensated(seconds, x, x_lost)
-        y, y_lost = compensated(value, y, y_lost)
-        xy, xy_lost = compensated(seconds * value, xy, xy_lost)
-        xx, xx_lost = compensated(seconds * seconds, xx, xx_lost)
+        new = x + seconds
+        x_lost += (x - new) + seconds if abs(x) >= abs(seconds) else (seconds - new) + x
+        x = new
+        new = y + value
+        lost = (y - new) + value if abs(y) >= abs(value) else (value - new) + y
+        y_lost = y_lost + lost if new - new == 0.0 else 0.0
+        y = new
+        add = seconds * value
+        new = xy + add
+        lost = (xy - new) + add if abs(xy) >= abs(add) else (add - new) + xy
+        xy_lost = xy_lost + lost if new - new == 0.0 else 0.0
+        xy = new
+        add = seconds * seconds
+        new = xx + add
+        xx_lost += (xx - new) + add if abs(xx) >= abs(add) else (add - new) + xx
+        xx = new
     count = float(len(values))
     x, y, xy, xx = x + x_lost, y + y_lost, xy + xy_lost, xx + xx_lost
     slope = divide(xy - x * y / count, xx - x * x / count)
