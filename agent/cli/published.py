@@ -109,7 +109,7 @@ def _verbs() -> Schema:
     seconds: Schema = {"type": "number", "minimum": 0}
     count: Schema = {"type": "integer", "minimum": 0}
     probe = {
-        "name": {"enum": ["ptxas", "processes", "shm", "env", "gpu"]},
+        "name": {"enum": ["ptxas", "processes", "host", "shm", "env", "gpu"]},
         "arch": {"type": ["string", "number", "null"]},
     }
     arguments: dict[str, Schema] = {

@@ -5,6 +5,7 @@ attach mode. A reading is a value or a :class:`agent.model.NotMeasured` with the
 """
 
 from agent.collect.canary import Canary, CanaryOutcome, CanaryResult, Requester
+from agent.collect.host import HostReader, HostReading, HostSource, LauncherHost, LocalHost, host_reading
 from agent.collect.launcher import LauncherEvent, LauncherSource, exit_record, gpu_readings
 from agent.collect.logfile import LogFile
 from agent.collect.process import ProcessReading, ProcessState, from_probe, of_listener
@@ -18,8 +19,13 @@ __all__ = [
     "CanaryResult",
     "Health",
     "HealthKind",
+    "HostReader",
+    "HostReading",
+    "HostSource",
     "LauncherEvent",
+    "LauncherHost",
     "LauncherSource",
+    "LocalHost",
     "LogFile",
     "ProcessReading",
     "ProcessState",
@@ -30,5 +36,6 @@ __all__ = [
     "exit_record",
     "from_probe",
     "gpu_readings",
+    "host_reading",
     "of_listener",
 ]

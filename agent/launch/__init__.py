@@ -16,18 +16,22 @@ if TYPE_CHECKING:
     from agent.launch.cli import main
     from agent.launch.client import LauncherClient, LogChunk
     from agent.launch.command import Address, can_append_flags, server_address, server_api_key
+    from agent.launch.hostfacts import HostProbe, Subject
     from agent.launch.redaction import redact, redact_argv
     from agent.launch.rundir import default_run_dir
+    from agent.launch.space import places
 
 __all__ = [
-    "ALLOWED_ENV", "ALLOWED_FLAGS", "Address", "EnvRule", "FlagRule", "LauncherClient", "LogChunk",
-    "can_append_flags", "default_run_dir", "main", "redact", "redact_argv", "server_address",
+    "ALLOWED_ENV", "ALLOWED_FLAGS", "Address", "EnvRule", "FlagRule", "HostProbe", "LauncherClient", "LogChunk",
+    "Subject",
+    "can_append_flags", "default_run_dir", "main", "places", "redact", "redact_argv", "server_address",
     "server_api_key",
 ]  # fmt: skip
 
 _HOMES = {
     "ALLOWED_ENV": "allow", "ALLOWED_FLAGS": "allow", "EnvRule": "allow", "FlagRule": "allow",
-    "LauncherClient": "client", "LogChunk": "client",
+    "HostProbe": "hostfacts", "LauncherClient": "client", "LogChunk": "client", "Subject": "hostfacts",
+    "places": "space",
     "Address": "command", "can_append_flags": "command", "server_address": "command", "server_api_key": "command",
     "main": "cli", "default_run_dir": "rundir", "redact": "redaction", "redact_argv": "redaction",
 }  # fmt: skip

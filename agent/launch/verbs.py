@@ -17,11 +17,13 @@ from agent.launch.children import Tools
 from agent.launch.clock import rfc3339
 from agent.launch.command import can_append_flags
 from agent.launch.gpu import visible
+from agent.launch.hostfacts import HostProbe, Subject
 from agent.launch.judge import VERDICT_STATES, judge
 from agent.launch.parts import Parts
 from agent.launch.procfs import Process, cgroup_memory, command_line, shared_memory
 from agent.launch.redaction import redact_argv, redact_env
 from agent.launch.rundir import write_json
+from agent.launch.space import places
 from agent.launch.supervisor import HOLD_MAX_SECONDS, Supervisor
 from agent.launch.wire import VERSION, Args, Call, Stream
 
@@ -40,6 +42,7 @@ class Verbs:
         self._p = parts
         self._s = supervisor
         self._tools = tools
+        self._host = HostProbe(parts.clock.monotonic)
         self._state = ""
         self._since = parts.clock.wall()
 
@@ -160,7 +163,7 @@ class Verbs:
         return {"cleared": existed}
 
     async def probe(self, args: Args) -> Document:
-        """``{name, arch?}`` with name ptxas, processes, shm, env or gpu."""
+        """``{name, arch?}`` with name ptxas, processes, host, shm, env or gpu."""
         reader = Reader(args, "name", "arch")
         name = reader.text("name")
         if name == "gpu":
@@ -169,6 +172,8 @@ class Verbs:
             return await self._probe_ptxas(args.get("arch"))
         if name == "processes":
             return self._probe_processes()
+        if name == "host":
+            return await self._host.read(self._subject)
         if name == "shm":
             return shared_memory()
         if name == "env":
@@ -177,7 +182,9 @@ class Verbs:
                 "env": redact_env(life.env if life else self._p.settings.env),
                 "operator_env": redact_env(self._p.settings.env),
             }
-        raise LauncherError(f"unknown probe {name!r}", code="bad-args", remedy="use ptxas, processes, shm, env or gpu")
+        raise LauncherError(
+            f"unknown probe {name!r}", code="bad-args", remedy="use ptxas, processes, host, shm, env or gpu"
+        )
 
     async def _probe_ptxas(self, wanted: object) -> Document:
         p = self._p
@@ -204,6 +211,13 @@ class Verbs:
             "not_shown": max(0, len(own) - PROCESSES_SHOWN) + max(0, len(leftovers) - PROCESSES_SHOWN),
             "cgroup": cgroup_memory(current or "self").to_json(),
         }
+
+    def _subject(self) -> Subject:
+        """Runs in a thread: it reads all of /proc."""
+        life, settings = self._s.life, self._p.settings
+        argv, env = (life.argv, life.env) if life else (settings.argv, settings.env)
+        spaces = places(argv, env, str(self._p.run_dir.path))
+        return Subject(pids=[process.pid for process in self._p.cleanup.members()], spaces=spaces)
 
     async def end_orphans(self, args: Args) -> Document:
         """SIGKILL to what earlier servers left behind in the own subtree."""
