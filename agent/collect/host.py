@@ -5,13 +5,12 @@ that runs on this host without a launcher. Out: :class:`HostReading`: samples un
 (``vllm_agent_*``), and for each figure that is missing the reason; a figure that is unknown is never a sample.
 
 Both ways give one document (``agent/launch/hostfacts.py``), so one reader serves both. What comes over the socket is
-checked: a name that is none of these, a value that is no number, and a label that is no short word are left out.
-Nothing here blocks the loop: files are read in threads with a limit.
+checked: a name that is none of these, a value that is no number from 0 on, and a label that is no short word are left
+out. Nothing here blocks the loop: files are read in threads with a limit.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from agent.model import NotMeasured, Sample
 PREFIX = "vllm_agent_"
 LABEL_CHARACTERS = 64
 MEASURES = 200
+LARGEST = 1e19
 PLAIN = frozenset({
     "host_memory_total_bytes", "host_memory_available_bytes", "server_resident_memory_bytes",
     "server_cpu_seconds_total", "server_open_fds", "server_max_fds", "server_threads", "cgroup_memory_bytes",
@@ -123,7 +123,9 @@ def _sample(server: str, measure: object) -> Sample | None:
     if not isinstance(measure, dict):
         return None
     name, label, value = measure.get("name"), measure.get("label"), measure.get("value")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < LARGEST:
+        return None
+    if not isinstance(name, str):
         return None
     if name in PLAIN and label is None:
         return Sample(PREFIX + name, {"server": server}, float(value))

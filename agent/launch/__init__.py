@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALLOWED_ENV", "ALLOWED_FLAGS", "Address", "EnvRule", "FlagRule", "HostProbe", "LauncherClient", "LogChunk",
-    "Subject",
-    "can_append_flags", "default_run_dir", "main", "places", "redact", "redact_argv", "server_address",
+    "Subject", "can_append_flags", "default_run_dir", "main", "places", "redact", "redact_argv", "server_address",
     "server_api_key",
 ]  # fmt: skip
 

@@ -97,7 +97,7 @@ class HostProbe:
             self._cgroup(facts, subject.pids[0] if subject.pids else "self")
             self._network(facts, self._proc / str(first), subject)
         else:
-            for name in ("cgroup_memory_bytes", "network_receive_bytes_total"):
+            for name in ("cgroup_memory_bytes", "network_receive_bytes_total", "shm_free_bytes", "disk_free_bytes"):
                 facts.add(name, None, reason="no process of the server was found")
         return subject, facts
 

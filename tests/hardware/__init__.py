@@ -1,0 +1,1 @@
+"""GPUs, the host and the container, as the collectors read them."""
