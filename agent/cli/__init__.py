@@ -29,6 +29,7 @@ COMMANDS = {
     "diagnose": ("agent.cli.diagnose", "diagnose", "Name the cause in a log."),
     "incidents": ("agent.cli.incidents", "incidents", "List incidents."),
     "incident": ("agent.cli.incidents", "incident", "Show one incident with its evidence and actions."),
+    "alerts": ("agent.cli.alerts", "alerts", "List what is firing or pending."),
     "approve": ("agent.cli.actions", "approve", "Approve a waiting action."),
     "deny": ("agent.cli.actions", "deny", "Deny a waiting action."),
     "breaker": ("agent.cli.actions", "breaker", "Close the circuit breaker: agent breaker reset."),

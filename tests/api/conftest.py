@@ -36,6 +36,7 @@ class MemoryBackend:
         }
         self.told: list[tuple[str, str]] = []
         self.broken = False
+        self.silent: str | None = None
 
     def status(self) -> dict[str, object]:
         if self.broken:
@@ -46,7 +47,11 @@ class MemoryBackend:
         return (ALERT,)
 
     def rules(self) -> list[dict[str, object]]:
-        return [{"server": "chat", "rule": "VLLMQueueLong", "state": "firing", "unknown": None}]
+        chat: dict[str, object] = {"server": "chat", "rule": "VLLMQueueLong", "kind": "alert", "state": "firing"}
+        gpu: dict[str, object] = {"server": None, "rule": "VLLMGpuLost", "kind": "alert", "state": "inactive"}
+        known = {"unknown": None, "unknown_kind": None}
+        silent = {"unknown": self.silent, "unknown_kind": "needs-feature" if self.silent else None}
+        return [{**chat, **known}, {**gpu, **silent}]
 
     def incidents(self, limit: int) -> tuple[Incident, ...]:
         return tuple(self.known.values())[:limit]

@@ -195,3 +195,16 @@ async def test_freezing_without_a_readable_token_still_freezes(run: Run, at: str
     assert code == 0 and (folder / "freeze").exists() and "token" in err
     code, _, err = await run("freeze", at, "--run-dir", tmp_path / "none")
     assert code == 1 and "none/freeze" in err
+
+
+async def test_alerts_are_listed_and_rules_that_say_nothing_are_counted(
+    run: Run, at: str, backend: MemoryBackend
+) -> None:
+    backend.silent = "no GPU of the server is read here"
+    code, out, _ = await run("alerts", at)
+    assert code == 0 and "firing  warning   VLLMQueueLong  chat    2026-01-01T00:01:00Z  12 wait" in out
+    assert "1 rules say nothing" in out
+    code, out, _ = await run("alerts", at, "--unknown")
+    assert "unknown  VLLMGpuLost on the agent: no GPU of the server is read here" in out
+    code, out, _ = await run("alerts", at, "--output", "json")
+    assert [one["server"] for one in json.loads(out)["alerts"]] == ["chat"]
