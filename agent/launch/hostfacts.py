@@ -21,8 +21,8 @@ from agent.launch.network import Interface, interfaces, traffic
 from agent.launch.space import Bounded, Space, measure
 from agent.launch.usage import Usage, cpu_times, max_fds, meminfo, open_fds, usage
 
-QUICK_LIMIT_SECONDS = 1.0
-SPACE_LIMIT_SECONDS = 1.0
+QUICK_LIMIT_SECONDS = 2.0
+SPACE_LIMIT_SECONDS = 2.0
 SLOW_SECONDS = 30.0
 SHM = "shm"
 
@@ -181,10 +181,10 @@ class HostProbe:
         if now - self._sized_at < SLOW_SECONDS and paths.keys() == self._sizes.keys():
             return
         self._sized_at = now
-        kept = self._spaces
-        self._spaces = {use: self._kept(kept.get(use), path, root) for use, path in paths.items()}
-        answers = await asyncio.gather(*(_answer(path, work) for path, work in self._spaces.values()))
-        self._sizes = dict(zip(self._spaces, answers, strict=True))
+        spaces = {use: self._kept(self._spaces.get(use), path, root) for use, path in paths.items()}
+        self._spaces = spaces  # before the wait: another round may begin meanwhile
+        answers = await asyncio.gather(*(_answer(path, work) for path, work in spaces.values()))
+        self._sizes = dict(zip(spaces, answers, strict=True))
 
     def _kept(self, known: tuple[str, Bounded[Space]] | None, path: str, root: Path) -> tuple[str, Bounded[Space]]:
         shown = str(root / path.lstrip("/"))

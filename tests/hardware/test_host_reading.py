@@ -46,6 +46,13 @@ def machine(tmp_path: Path) -> Machine:
     return made
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no file system that hangs."""
+    monkeypatch.setattr(hostfacts, "QUICK_LIMIT_SECONDS", 30.0)
+    monkeypatch.setattr(hostfacts, "SPACE_LIMIT_SECONDS", 30.0)
+
+
 def probe(machine: Machine, clock: Time | None = None) -> HostProbe:
     return HostProbe(clock or Time(), proc=machine.proc, sysfs=machine.sysfs)
 
@@ -218,7 +225,7 @@ async def test_a_file_system_that_hangs_hides_no_other_and_comes_back(
 ) -> None:
     hung = threading.Event()
     asked = sizes(monkeypatch, {"/dev/shm": Space(1, 10, 9), "/nfs": hung, "/tmp": Space(2, 100, 40)})
-    monkeypatch.setattr(hostfacts, "SPACE_LIMIT_SECONDS", 0.2)
+    monkeypatch.setattr(hostfacts, "SPACE_LIMIT_SECONDS", 1.0)
     clock = Time()
     one = probe(machine, clock)
     for _ in range(3):
@@ -251,6 +258,13 @@ async def test_sizes_are_read_every_half_minute_and_at_once_for_another_path(
     await look(one, tmp="/a")
     assert asked.count("/a") == 2
     assert values(await look(one, tmp="/a", run_dir="/b"))["disk_total_bytes run_dir"] == 7
+
+
+async def test_two_rounds_at_once_about_other_paths(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes(monkeypatch, {"/dev/shm": Space(1, 10, 9), "/a": Space(2, 100, 40), "/b": Space(3, 7, 6)})
+    one = probe(machine)
+    readings = await asyncio.gather(look(one, tmp="/a"), look(one, tmp="/a", run_dir="/b"))
+    assert all(values(reading)["shm_free_bytes"] == 9 for reading in readings)
 
 
 async def test_uses_that_share_a_file_system_are_told_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,7 +343,9 @@ async def test_a_process_of_this_machine(held: int) -> None:
 
 async def test_without_a_process_nothing_of_the_server_is_guessed() -> None:
     reading = await HostReader("chat", LocalHost()).read()
-    assert {"cgroup_memory_bytes", "network_receive_bytes_total", "server_open_fds", "shm_free_bytes"} <= set(reasons(reading))
+    assert {"cgroup_memory_bytes", "network_receive_bytes_total", "server_open_fds", "shm_free_bytes"} <= set(
+        reasons(reading)
+    )
     assert not [name for name in values(reading) if not name.startswith("host_")]
 
 
@@ -345,13 +361,18 @@ async def test_through_a_real_launcher(launch: Factory) -> None:
     launched = launch("--port", str(free_port()))
     await launched.ready()
     reader = HostReader("chat", LauncherHost(launched.client))
-    first = values(await reader.read())
+    wanted = ("server_resident_memory_bytes", "server_threads", "server_open_fds", "server_cpu_seconds_total")
+
+    async def whole() -> dict[str, float]:
+        while True:  # the launcher's own limits hold here, and the machine may be busy
+            seen = values(await reader.read())
+            if all(seen.get(name, 0) > 0 for name in wanted) and any(name.startswith("disk_free") for name in seen):
+                return seen
+            await asyncio.sleep(0.1)
+
+    first = await whole()
     assert first["server_resident_memory_bytes"] > 1 << 20
-    assert first["server_threads"] >= 1
-    assert first["server_open_fds"] > 0
-    assert any(name.startswith("disk_free_bytes") for name in first)
-    second = values(await reader.read())
-    assert second["server_cpu_seconds_total"] >= first["server_cpu_seconds_total"]
+    assert (await whole())["server_cpu_seconds_total"] >= first["server_cpu_seconds_total"]
 
 
 @pytest.mark.timeout(60)
