@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from agent.collect import LogFile, Target, VllmClient, of_listener
+from agent.collect import HostSource, LocalHost, LogFile, Target, VllmClient, of_listener
 from agent.model import Cause, NotMeasured
 from agent.remediate import Hands, Situation
 from agent.watch.situation import SituationReader
@@ -30,6 +30,7 @@ class AttachedSide:
         self._spec = spec
         self._watched = watched
         self._world = world
+        self.host: HostSource = LocalHost()
         self._frozen = False
         self._files = [LogFile(path, world.clock, whole_lines=len(spec.logs) > 1) for path in spec.logs]
         self._situation = SituationReader(watched.evidence, None, lambda: modes(world))

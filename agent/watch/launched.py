@@ -15,7 +15,17 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from agent.collect import LauncherEvent, LauncherSource, ProcessReading, Target, VllmClient, exit_record, from_probe
+from agent.collect import (
+    HostSource,
+    LauncherEvent,
+    LauncherHost,
+    LauncherSource,
+    ProcessReading,
+    Target,
+    VllmClient,
+    exit_record,
+    from_probe,
+)
 from agent.errors import LauncherError
 from agent.launch import LauncherClient, LogChunk
 from agent.model import Cause, Exit, NotMeasured
@@ -44,6 +54,7 @@ class LauncherSide:
         self._world = world
         self._client = LauncherClient(run_dir)
         self._stream = LauncherSource(self._client, world.clock)
+        self.host: HostSource = LauncherHost(self._client)
         self._hands = LauncherHands(self._client)
         self._situation = SituationReader(watched.evidence, self._hands, lambda: modes(world))
         self._seen_key = f"watch/events/{spec.name}"
@@ -51,6 +62,7 @@ class LauncherSide:
         self._seen = 0
         self._live_from = 0
         self._found_dead: Exit | None = None
+        self._closed = False
 
     @property
     def hands(self) -> Hands | None:
@@ -106,7 +118,7 @@ class LauncherSide:
         """The client of the server; a launcher started with another command may have another port."""
         evidence = self._watched.evidence
         old = evidence.client
-        if not url or (old is not None and old.url == str(url)):
+        if self._closed or not url or (old is not None and old.url == str(url)):
             return
         target = Target(
             url=str(url),
@@ -115,7 +127,11 @@ class LauncherSide:
             # A launched server is our own child on loopback, and its certificate is made out to another name.
             tls_verify=bool(self._spec.url),
         )
-        evidence.client = await VllmClient(target, self._world.clock).__aenter__()
+        new = await VllmClient(target, self._world.clock).__aenter__()
+        if self._closed:
+            await new.close()
+            return
+        evidence.client = new
         if old is not None:
             await old.close()
 
@@ -253,6 +269,7 @@ class LauncherSide:
         return await self._situation(cause)
 
     async def close(self) -> None:
+        self._closed = True  # an answer that is under way makes no new client
         client, self._watched.evidence.client = self._watched.evidence.client, None
         if client is not None:
             await client.close()

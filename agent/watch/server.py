@@ -18,6 +18,7 @@ from agent.model import Action, Cause, Evidence, Exit, IncidentState, NotMeasure
 from agent.remediate import Remediator
 from agent.watch.deaths import Silence, fallback_cause, first_sight, opening_delay
 from agent.watch.evidence import ServerEvidence
+from agent.watch.hardware import HOST_SECONDS, Hardware
 from agent.watch.judged import Judged
 from agent.watch.keeper import IncidentKeeper
 from agent.watch.liveness import Child, Standing
@@ -48,6 +49,7 @@ class ServerWatch:
         )
         self.keeper = IncidentKeeper(spec.name, world.journal, world.clock, world.publish)
         self.source = make_source(spec, self, world)
+        self._hardware = Hardware(spec.name, world, self.evidence, self.source.host)
         self._remediator = Remediator(
             server=spec.name,
             hands=self.source.hands,
@@ -81,6 +83,7 @@ class ServerWatch:
             bodies = {
                 **self.source.bodies(),
                 "scrape": lambda: every(lambda: self._world.current.value.poll_seconds, self._tick, self._clock),
+                "host": lambda: every(lambda: HOST_SECONDS, self._hardware.host_round, self._clock),
                 "probes": lambda: every(lambda: SLOW_SECONDS, self._probe, self._clock),
             }
             named = {f"{self.name}/{name}": body for name, body in bodies.items()}
@@ -119,7 +122,7 @@ class ServerWatch:
         """One entry of ``/api/v1/status``."""
         standing, status = self.evidence.standing, self.evidence.status
         client, trouble = self.evidence.client, self.source.trouble
-        unseen = [*([trouble] if trouble else []), *self.evidence.not_measured()]
+        unseen = [*([trouble] if trouble else []), *self.evidence.not_measured(), *self._hardware.not_measured()]
         return {
             "name": self.name,
             "state": standing.state.value,

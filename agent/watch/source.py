@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
+from agent.collect import HostSource
 from agent.model import Cause, Exit, Mode, NotMeasured
 from agent.remediate import Hands, Situation
 from agent.watch.evidence import ServerEvidence
@@ -51,6 +52,11 @@ class Source(Protocol):
 
     @property
     def trouble(self) -> NotMeasured | None: ...
+
+    @property
+    def host(self) -> HostSource:
+        """Who can read host and container on the server's side."""
+        ...
 
     async def connect(self) -> None:
         """Wait until there is something to watch."""

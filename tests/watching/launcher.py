@@ -166,6 +166,9 @@ class FakeLauncher:
     # -- the wire -------------------------------------------------------------------------------------------
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None:  # the connection was made in the moment in which the launcher went
+            writer.transport.abort()
+            return
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
