@@ -23,17 +23,26 @@ def config() -> None:
 @_FILE
 @_CONFIG
 def check(file: Path | None, config: Path | None) -> None:
-    """Check FILE with the environment's overrides and secrets; the first error is said with its line."""
+    """Check FILE with the environment's overrides and secrets, and the rules that it names; the first error is said
+    with its line.
+    """
     from agent.config import load
-    from agent.notify import build_notifiers
+    from agent.model import SystemClock
+    from agent.notify import build_notifiers, build_pushers
+    from agent.watch import read_rulebook
 
     path = _path(file, config)
     loaded = load(path, os.environ)
-    notifiers = [notifier.name for notifier in build_notifiers(loaded)]
+    book = read_rulebook(loaded) if loaded.rules.enabled else None
+    pushers = build_pushers(loaded, SystemClock(), lambda notifier, outcome: None)
+    notifiers = [*(one.name for one in build_notifiers(loaded)), *(one.name for one in pushers)]
     servers = [server.name for server in loaded.servers]
     click.echo(f"{path or 'defaults and environment'}: ok")
     click.echo(f"  servers: {', '.join(servers) or 'from the command line'}")
     click.echo(f"  notifiers: {', '.join(notifiers) or 'none'}")
+    if book is not None:
+        count = sum(1 for rule in book.by_profile[book.default].rules if not rule.record)
+        click.echo(f"  alerts: {count}, thresholds of {', '.join(book.by_profile)}")
 
 
 @config.command("show")

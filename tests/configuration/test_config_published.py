@@ -144,6 +144,18 @@ def test_agent_config_check(
     assert "slack.channel_id" in (error := capsys.readouterr().err) and "hidden" not in error
 
 
+def test_agent_config_check_reads_the_rules_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, rules = tmp_path / "a.yaml", tmp_path / "mine.yaml"
+    rules.write_text("groups: [{name: g, rules: [{alert: A, expr: 'vllm:x > 1', labels: {severity: info}}]}]")
+    file.write_text(f"alertmanager: {{urls: ['http://h:9093']}}\nrules: {{profile: batch, paths: [{rules}]}}\n")
+    assert main(["config", "check", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "thresholds of batch" in out and "notifiers: alertmanager" in out
+    rules.write_text("groups:\n  - name: g\n    rules: [{alert: A, expr: 'sum('}]\n")
+    assert main(["config", "check", str(file)]) == 64
+    assert f"{rules}:3" in capsys.readouterr().err
+
+
 def test_agent_config_show_can_be_read_back(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
