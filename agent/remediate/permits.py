@@ -34,6 +34,8 @@ class Permits:
         nodes = situation.multi_node() if situation is not None else None
         if nodes is not None:
             return f"one node of several ({nodes}): diagnosed, never repaired alone"
+        if situation is not None and situation.debugged is not None:
+            return f"{situation.debugged}: nothing is ended under it"
         if self._guard.policy.dry_run:
             return None
         return self._guard.refusal(self._server, incident)

@@ -46,7 +46,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     ``assembler_variable``: the variable that the installed Triton itself reads for the failing architecture,
     None where it could not be asked. ``running_requests``, ``scheduled_tokens``: the size of the very step
     that died, only from the engine's own dump (vllm/logging_utils/dump_input.py), never from a scraped gauge,
-    which is older than the burst.
+    which is older than the burst. ``debugged``: which process a debugger holds, in words; None = none is known.
     """
 
     settings: EffectiveSettings
@@ -66,6 +66,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     assembler_variable: str | None = None
     running_requests: Setting | None = None
     scheduled_tokens: Setting | None = None
+    debugged: str | None = None
 
     def mode(self, action: str) -> Mode:
         """The mode of ``action``; what nobody decided needs approval."""

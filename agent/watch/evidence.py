@@ -149,6 +149,16 @@ class ServerEvidence:
         return self._liveness.standing
 
     @property
+    def canaries(self) -> Mapping[str, CanaryResult]:
+        """The last canary's result of each engine."""
+        return self._liveness.canaries
+
+    @property
+    def health(self) -> Health | None:
+        """The last answer of ``/health``."""
+        return self._liveness.health
+
+    @property
     def engines(self) -> Mapping[str, Standing]:
         """The judged state of each engine, by label."""
         return self._liveness.engines

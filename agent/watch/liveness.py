@@ -215,6 +215,11 @@ class Liveness:
         return dict(self._canaries.results)
 
     @property
+    def health(self) -> Health | None:
+        """The last answer of ``/health`` since the launcher's word changed."""
+        return self._health
+
+    @property
     def refused(self) -> bool:
         """Whether the last answers were refused connections, enough of them to be believed."""
         return self._health is not None and self._health.kind is HealthKind.REFUSED and self._failures >= STREAK

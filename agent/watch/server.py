@@ -18,6 +18,7 @@ from agent.model import Action, Cause, Evidence, Exit, IncidentState, NotMeasure
 from agent.remediate import Remediator
 from agent.watch.deaths import Silence, fallback_cause, first_sight, opening_delay
 from agent.watch.evidence import ServerEvidence
+from agent.watch.hangs import Hangs, hang_of, joined
 from agent.watch.hardware import HOST_SECONDS, Hardware
 from agent.watch.judged import Judged
 from agent.watch.keeper import IncidentKeeper
@@ -63,6 +64,7 @@ class ServerWatch:
         self._pursuit = OneTask(self._broke_off)
         self._silence = Silence(world.clock, FATAL_GRACE_SECONDS)
         self._unannounced = Unannounced(self, self._silence, world.clock)
+        self._hangs = Hangs(self, self._pursuit.stop, world.clock)
         self._lookout = Lookout(
             self.evidence,
             self.source.look,
@@ -115,8 +117,12 @@ class ServerWatch:
 
     @property
     def acting(self) -> bool:
-        """A repair is under way, so nobody else should end the server."""
-        return self.keeper.active is not None
+        """A repair is under way, so nobody else should end the server. One that waits for a person is none, nor is
+        the time in which a stall is confirmed: where the agent does nothing, a kubelet may.
+        """
+        active = self.keeper.active
+        waits = active is None or active.state is IncidentState.AWAITING_APPROVAL
+        return self._pursuit.running and not waits
 
     def status(self) -> dict[str, Any]:
         """One entry of ``/api/v1/status``."""
@@ -143,6 +149,7 @@ class ServerWatch:
         """
         theirs = bool((await self.source.hands.status()).get("breaker_open")) if self.source.hands else False
         await self.source.reset()
+        self._hangs.again()
         down = self.evidence.ended() or self.evidence.state() is State.DEAD
         if down and not theirs and not self._pursuit.running:
             await self._orders.restart("breaker reset by a person")
@@ -265,6 +272,7 @@ class ServerWatch:
             self._judged.scraped(NotMeasured(check="vllm metrics", reason="nothing listens"))
         await self._saw_freeze(self.source.frozen())
         self._unannounced.look()
+        await self._hangs.look()
         if self.evidence.ended() and self._remediator.stay_down:
             await self._orders.keep_holding()
 
@@ -274,6 +282,7 @@ class ServerWatch:
         self.evidence.saw_freeze(frozen)
         if thawed:
             self._unannounced.thawed()
+            self._hangs.again()
         record = self.evidence.exit
         if thawed and record is not None and self.evidence.ended() and not self._pursuit.running:
             await self._react(record)
@@ -336,7 +345,9 @@ class ServerWatch:
 
     async def _pursue(self, exited_at: str | None) -> None:
         """Name the cause, then repair it."""
-        cause = await self.evidence.fresh_cause() or fallback_cause(self.evidence.exit)
+        record = self.evidence.exit if self.evidence.ended() else None
+        hang = hang_of(self.evidence) if self.evidence.state() is State.STALLED else None
+        cause = joined(await self.evidence.fresh_cause(), hang) or fallback_cause(record)
         if self.source.hands is None and self.evidence.ended():
             self.log.begin()  # what the files show from here on is of the next start
         incident = self.keeper.active

@@ -15,7 +15,9 @@ from agent.collect import gpu_readings
 from agent.errors import LauncherError
 from agent.model import AssemblerFacts, Cause, Change, GpuReading, Mode, NotMeasured
 from agent.remediate import AssemblerCandidate, Hands, Situation, from_wire
+from agent.watch.activity import short_name
 from agent.watch.evidence import ServerEvidence
+from agent.watch.hangs import debugged
 
 
 class SituationReader:
@@ -47,7 +49,12 @@ class SituationReader:
             modes=self._modes(),
             assemblers=_candidates(ptxas),
             assembler_variable=ptxas.get("variable"),
+            debugged=self._debugger(),
         )
+
+    def _debugger(self) -> str | None:
+        held = None if self._evidence.ended() else debugged(self._evidence)
+        return f"a debugger holds {short_name(held)} (pid {held.pid}, state t)" if held is not None else None
 
     async def _status(self) -> Mapping[str, Any]:
         if self._hands is None:

@@ -56,6 +56,7 @@ class FakeLauncher:
         self.refusals: dict[str, str] = {}
         self.on_restart: Callable[[], None] = lambda: None
         self.url = "http://127.0.0.1:9"
+        self.processes: list[Document] = []
         self.slow_log, self.slow_events = Gate(), Gate()
         self._server: asyncio.AbstractServer | None = None
         self._writers: set[asyncio.StreamWriter] = set()
@@ -203,7 +204,7 @@ class FakeLauncher:
         if verb == "restart":
             self.on_restart()
         if verb == "probe":
-            return {"available": False, "reason": "no card", "processes": [], "operator_env": {}}
+            return {"available": False, "reason": "no card", "processes": self.processes, "operator_env": {}}
         if verb in ("freeze", "thaw"):
             flag = self.run_dir / "freeze"
             flag.touch() if verb == "freeze" else flag.unlink(missing_ok=True)

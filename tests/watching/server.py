@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,13 +12,17 @@ from aiohttp import web
 
 @dataclass
 class Answers:
-    """What it answers now; ``key`` is asked for below /v1, as vLLM does; ``series`` are more lines of /metrics."""
+    """What it answers now; ``key`` is asked for below /v1, as vLLM does; ``series`` are more lines of /metrics;
+    a ``stuck`` engine answers no completion; ``scrapes`` counts.
+    """
 
     url: str = ""
     health: int = 200
     key: str | None = None
     tokens: int = 0
     series: str = ""
+    stuck: bool = False
+    scrapes: int = 0
     port: int = 0
 
 
@@ -29,6 +34,7 @@ async def serving(port: int = 0) -> AsyncIterator[Answers]:
         return web.Response(status=answers.health)
 
     async def metrics(_: web.Request) -> web.Response:
+        answers.scrapes += 1
         return web.Response(text=f'vllm:generation_tokens_total{{engine="0"}} {answers.tokens}\n{answers.series}')
 
     def allowed(request: web.Request) -> bool:
@@ -38,6 +44,8 @@ async def serving(port: int = 0) -> AsyncIterator[Answers]:
         return web.json_response({"data": [{"id": "tiny"}]}, status=200 if allowed(request) else 401)
 
     async def completions(request: web.Request) -> web.Response:
+        if answers.stuck:
+            await asyncio.sleep(3600)
         answers.tokens += 1
         return web.json_response({}, status=200 if allowed(request) else 401)
 
