@@ -35,6 +35,7 @@ from agent.watch.liveness import Child
 from agent.watch.readback import read_back
 from agent.watch.situation import SituationReader
 from agent.watch.source import Body, Watched, modes
+from agent.watch.starts import StartCounts, start_reason
 from agent.watch.tasks import every
 from agent.watch.world import ServerSpec, World
 
@@ -63,6 +64,8 @@ class LauncherSide:
         self._live_from = 0
         self._found_dead: Exit | None = None
         self._closed = False
+        self._starts = StartCounts(spec.name, world.journal, run_dir)
+        self._before: Exit | None = None  # the end before the next start
 
     @property
     def hands(self) -> Hands | None:
@@ -79,12 +82,13 @@ class LauncherSide:
         status = await self._first_status()
         self._history = _number(status, "event_seq")
         self._live_from = _number(status, "log_offset")
-        last = exit_record(status.get("last_exit") or {})
+        last = self._before = exit_record(status.get("last_exit") or {})
+        self._count_found(status)
         at = _start_of_log(status, last)
         log = self._watched.log
         log.offset = at
         if status.get("child_pid") is not None:
-            self._watched.began("operator", at=at, child=_child(status) or Child.STARTING)
+            self._watched.began(at=at, child=_child(status) or Child.STARTING)
         else:
             log.begin(at)
             self._found_dead = last
@@ -169,7 +173,8 @@ class LauncherSide:
 
     async def _event(self, event: LauncherEvent) -> None:
         if event.kind == "started":
-            self._watched.began(_start_reason(event.data), at=_offset(event.data))
+            self._count_started(event)
+            self._watched.began(at=_offset(event.data))
             await self._refresh()
         elif event.kind == "ready":
             self._watched.evidence.saw_child(Child.READY)
@@ -186,6 +191,7 @@ class LauncherSide:
             self._world.narrator.line(f"{self._spec.name}: an exit record could not be read")
             self._watched.evidence.saw_child(Child.DEAD)
             return
+        self._before = record
         await self._watched.ended(record)
 
     def _asked_away(self, event: LauncherEvent) -> None:
@@ -197,6 +203,28 @@ class LauncherSide:
         self._world.journal.append_event(event.kind, self._spec.name, dict(event.data))
         text = event.data.get("text") or event.data.get("reason") or ""
         self._world.narrator.line(f"{self._spec.name}: launcher: {event.kind} {text}".rstrip())
+
+    # -- starts ---------------------------------------------------------------------------------------------
+
+    def _count_found(self, status: Mapping[str, Any]) -> None:
+        running = status.get("child_pid") is not None
+        begun = running or isinstance(status.get("start_log_offset"), int)
+        self._starts.found(
+            running=running,
+            restarts=_number(status, "restarts") if begun else None,
+            overridden=bool(status.get("overrides")),
+        )
+        self._world.metrics.set_starts(self._spec.name, self._starts.counts)
+
+    def _count_started(self, event: LauncherEvent) -> None:
+        reason = start_reason(
+            first=not event.data.get("restarts"),
+            overridden=bool(event.data.get("overridden")),
+            before=self._before,
+            repairing=self._watched.acting,
+        )
+        self._starts.began(reason)
+        self._world.metrics.set_starts(self._spec.name, self._starts.counts)
 
     # -- the log --------------------------------------------------------------------------------------------
 
@@ -287,13 +315,6 @@ def _child(status: Mapping[str, Any]) -> Child | None:
     if status.get("state") == "draining":
         return Child.DRAINING
     return Child.READY if status.get("ready_at") else Child.STARTING
-
-
-def _start_reason(started: Mapping[str, object]) -> str:
-    """``operator`` for the first start of a launcher, ``remedy`` with overrides in force, else ``restart``."""
-    if not started.get("restarts"):
-        return "operator"
-    return "remedy" if started.get("overridden") else "restart"
 
 
 def _offset(started: Mapping[str, object]) -> int | None:

@@ -156,12 +156,11 @@ class ServerWatch:
 
     # -- what the sources bring ---------------------------------------------------------------------------
 
-    def began(self, reason: str, *, at: int | None, child: Child = Child.STARTING) -> None:
+    def began(self, *, at: int | None, child: Child = Child.STARTING) -> None:
         """A new start of the server's process; its output begins at ``at``."""
         self._orders.began()
         self.evidence.saw_start(child)
         self.log.begin(at)
-        self._world.metrics.started(self.name, reason)
         if self.keeper.active is None or self._pursuit.running:
             self._silence.clear()
         else:

@@ -31,7 +31,7 @@ class Watched(Protocol):
         """A repair is under way."""
         ...
 
-    def began(self, reason: str, *, at: int | None, child: Child = Child.STARTING) -> None:
+    def began(self, *, at: int | None, child: Child = Child.STARTING) -> None:
         """A start of the server whose output begins at ``at``."""
         ...
 

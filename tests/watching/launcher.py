@@ -90,8 +90,15 @@ class FakeLauncher:
         """A new process of the server."""
         self.pid, self.ready_at = 4000 + self.seq, None
         self.restarts += 1
+        self._count()
         self.begins = self.log_end
         self.event("started", pid=self.pid, restarts=self.restarts, overridden=False, log_offset=self.begins)
+
+    def _count(self) -> None:
+        """One more start, written before it is told of, as ``agent launch`` does."""
+        file = self.run_dir / "starts.json"
+        known = json.loads(file.read_text())["starts"] if file.exists() else 0
+        file.write_text(json.dumps({"v": 1, "starts": known + 1}))
 
     def ready(self) -> None:
         self.ready_at = _at(0)
@@ -130,6 +137,8 @@ class FakeLauncher:
             "oom_kill_delta": 0,
             "log_offset": self.log_end,
         }
+        with (self.run_dir / "exits.jsonl").open("a") as file:
+            file.write(json.dumps(record) + "\n")
         self.pid, self.last_exit = None, record
         self.event("exit", exit=record, asked=asked)
         return record

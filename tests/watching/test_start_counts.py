@@ -11,11 +11,16 @@ from pathlib import Path
 import pytest
 
 from agent.journal import Journal
-from agent.model import Exit, SystemClock
+from agent.model import Exit, State, SystemClock
 from agent.series import own_metrics
 from agent.serve import AgentMetrics
 from agent.watch.starts import REASONS, StartCounts, read_starts, start_reason
+from agent.watch.world import ServerSpec
 from tests.launch.harness import Factory, Launched, until
+from tests.watching.conftest import READY
+from tests.watching.launcher import FakeLauncher
+from tests.watching.server import serving
+from tests.watching.watcher import Watching, watching
 
 KEY = "watch/starts/chat"
 
@@ -352,3 +357,38 @@ async def test_what_a_real_launcher_writes_is_understood(launch: Factory, journa
     await until(lambda: number() == 4)
     assert (await meet(journal, again)).counts == counts(operator=3, restart=1)
     assert (await meet(journal, again)).counts == counts(operator=3, restart=1)
+
+
+# -- the watcher itself ------------------------------------------------------------------------------------------------
+
+
+def shown(watch: Watching) -> dict[str, int]:
+    """What the metric says."""
+    name = "vllm_agent_server_starts_total"
+    return {one.labels["reason"]: int(one.value) for one in watch.metrics.samples() if one.name == name}
+
+
+async def test_the_watcher_shows_each_start_once_over_its_own_restarts(tmp_path: Path) -> None:
+    async with serving() as server, FakeLauncher(tmp_path / "run") as launcher:
+        launcher.url = server.url
+        launcher.start()
+        launcher.print(READY)
+        launcher.ready()
+        spec = ServerSpec(name="run", run_dir=tmp_path / "run")
+        for _ in range(2):
+            async with watching(spec, tmp_path / "state") as watch:
+                await watch.state(State.SERVING)
+                assert shown(watch) == counts(operator=1)
+        launcher.end(0, asked=True, reason="asked: restart (planned: every Sunday)")
+        launcher.start()  # no watcher lives
+        launcher.ready()
+        async with watching(spec, tmp_path / "state") as watch:
+            await watch.state(State.SERVING)
+            assert shown(watch) == counts(operator=1, planned=1)
+            launcher.on_restart = lambda: (launcher.start(), launcher.print(READY), launcher.ready())
+            launcher.end(1)
+            await watch.closed()
+            assert shown(watch) == counts(operator=1, planned=1, restart=1)
+            launcher.end(0, asked=True, reason="asked: restart (new weights)")
+            launcher.start()
+            await watch.until(lambda: shown(watch) == counts(operator=2, planned=1, restart=1))
