@@ -41,8 +41,8 @@ test-fast: setup ## the suite without a real vLLM
 	@$(PYTEST) -m "not vllm and not vllm_matrix"
 
 test-real: setup vllm prometheus prometheus-3 ## the whole matrix on the real vLLM; figures land in bench/results
-	@VLLM_AGENT_REQUIRE_PROMETHEUS=3 $(PYTEST) tests/rules
-	@VLLM_AGENT_REQUIRE_VLLM=1 VLLM_AGENT_FIGURES=bench/results $(PYTEST) -m vllm_matrix tests/real
+	@VLLM_AGENT_REQUIRE_PROMETHEUS=3 $(PYTEST) tests/rules tests/differential
+	@VLLM_AGENT_REQUIRE_VLLM=1 VLLM_AGENT_REQUIRE_PROMETHEUS=3 VLLM_AGENT_FIGURES=bench/results $(PYTEST) -m vllm_matrix tests/real
 
 vllm: ## install the real vLLM for CPU (kept between runs)
 	@tests/support/install_vllm.sh >/dev/null

@@ -2,7 +2,8 @@
 
 In: a scene, its targets and samples, a profile. Out: :class:`Outcome`. Equal means: the same label sets, and values
 that differ by no more than one part in a thousand million (NaN equals NaN), at every evaluation of every rule; and the
-same alerts, pending or firing since the same second, after every evaluation.
+same alerts, pending or firing since the same second, after every evaluation. What recording rules gave here is written
+to the server as well, for the rules that read it; each of those rules is compared itself, so nothing rests on ours.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ evaluation, which alerts were pending and firing after it, what recording rules 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -98,20 +99,12 @@ def _bring(store: Store, target: Target, answer: Answer) -> None:
         store.scraped(exposition(frame), TEXT, at_ms=at_ms, seconds=0.01)
 
 
-_LINES: dict[Labels, str] = {}
-
-
 def exposition(frame: Mapping[Labels, float]) -> bytes:
     """The text of an answer."""
-    lines = []
-    for labels, value in frame.items():
-        head = _LINES.get(labels)
-        if head is None:
-            head = _LINES[labels] = head_of(labels)
-        lines.append(f"{head} {number(value)}\n")
-    return "".join(lines).encode()
+    return "".join(f"{head_of(labels)} {number(value)}\n" for labels, value in frame.items()).encode()
 
 
+@functools.cache
 def head_of(labels: Labels) -> str:
     """``name{label="value",…}`` as the text format and PromQL have it."""
     pairs = dict(labels)

@@ -29,9 +29,9 @@ def test_an_hour_of_faults_at_fifteen_seconds(tmp_path: Path) -> None:
     assert {name for name in alerts if "firing" not in outcome.told.get(name, ())} == LASTS_A_DAY
 
 
-def changed(name: str, **fields: int) -> Callable[[RuleSet], RuleSet]:
+def changed(name: str, for_ms: int, keep_ms: int) -> Callable[[RuleSet], RuleSet]:
     def one(rule: Rule) -> Rule:
-        return dataclasses.replace(rule, **fields) if rule.name == name else rule
+        return dataclasses.replace(rule, for_ms=for_ms, keep_firing_ms=keep_ms) if rule.name == name else rule
 
     def change(rules: RuleSet) -> RuleSet:
         groups = (dataclasses.replace(group, rules=tuple(map(one, group.rules))) for group in rules.groups)
@@ -41,16 +41,14 @@ def changed(name: str, **fields: int) -> Callable[[RuleSet], RuleSet]:
 
 
 @pytest.mark.parametrize(
-    ("name", "fields"),
-    [
-        ("VLLMQueueLong", {"for_ms": 360_000}),
-        ("VLLMServerStalled", {"keep_firing_ms": 0}),
-        ("VLLMAgentBreakerOpen", {"for_ms": 60_000}),
-    ],
+    ("name", "for_ms", "keep_ms"),
+    [("VLLMQueueLong", 360_000, 0), ("VLLMServerStalled", 0, 0), ("VLLMAgentBreakerOpen", 60_000, 0)],
 )
-def test_a_rule_that_fires_or_ends_a_minute_off_is_noticed(name: str, fields: dict[str, int], tmp_path: Path) -> None:
+def test_a_rule_that_fires_or_ends_a_minute_off_is_noticed(
+    name: str, for_ms: int, keep_ms: int, tmp_path: Path
+) -> None:
     scene = Scene("hour-60s", 60, 4_500)
-    outcome = differential(scene, scene.targets(), "guide-moe", tmp_path, changed(name, **fields))
+    outcome = differential(scene, scene.targets(), "guide-moe", tmp_path, changed(name, for_ms, keep_ms))
     assert outcome.differing
     assert all(name in said for said in outcome.differing)
 
