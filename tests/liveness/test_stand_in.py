@@ -19,7 +19,7 @@ from tests.support.processes import free_port
 from tests.support.supervised import Supervised, fetch
 
 WELL = ("serving", "saturated")
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture
@@ -68,3 +68,27 @@ def test_a_hang_is_unknown_and_a_stopped_engine_is_stalled_until_each_goes_on(ag
             os.kill(engine.pid, signal.SIGCONT)
         agent.wait(20, "serving again", lambda: agent.state() in WELL and agent.probe_status("/livez") == 200)
     assert not agent.exits()
+
+
+def test_an_engine_that_stays_stopped_is_an_incident_and_is_restarted_and_proven(agent: Supervised) -> None:
+    """/livez fails from the verdict until the agent acts, and then no more: a kubelet leaves the repair alone."""
+    with BackgroundLoad(agent.url, Shape(concurrency=8, max_tokens=400)):
+        time.sleep(4)
+        engine = agent.engine()
+        assert engine is not None
+        os.kill(engine.pid, signal.SIGSTOP)
+        agent.wait(40, "/livez 503", lambda: agent.probe_status("/livez") == 503)
+        incident = agent.wait(20, "an incident", lambda: next(iter(agent.incidents()), None))
+        assert incident["class"] == "engine-hang" and f"kill -CONT {engine.pid}" in incident["summary"]
+        assert incident["state"] == "open" and not agent.exits()
+        agent.wait(60, "/livez 200 in the repair", lambda: agent.probe_status("/livez") == 200)
+        closed = agent.wait(
+            100, "the repair", lambda: next((one for one in agent.incidents() if one["state"] == "resolved"), None)
+        )
+    assert [(one["action"], one["state"]) for one in closed["actions"]] == [("restart", "verified")], closed
+    assert {"liveness", "processes", "health"} <= {one["source"] for one in closed["evidence"]}
+    assert [one["asked"] for one in agent.exits()] == [True]
+    text = fetch(agent.api + "/metrics").decode()
+    starts = [line for line in text.splitlines() if line.startswith("vllm_agent_server_starts_total{")]
+    assert sum(float(line.rsplit(" ", 1)[1]) for line in starts) == 2, starts
+    assert any('reason="restart"' in line and line.endswith(" 1.0") for line in starts), starts
