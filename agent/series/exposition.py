@@ -29,8 +29,8 @@ MAX_LINES = 100_000
 """Lines of one answer that are read; vLLM has about 600 an engine."""
 MAX_KNOWN = 50_000
 """Texts that a reader remembers, about 12 MB at 250 bytes each."""
-MAX_NEW = 10_000
-"""Series that are read for the first time in one answer, about 70 ms; the others wait for the next answer."""
+MAX_NEW = 2_500
+"""Series that are read for the first time in one answer, about 18 ms; the others wait for the next answer."""
 MAX_NAMED = 20
 """Broken lines that are named; the others are counted."""
 _JSON = re.compile(r'\[|\{\s*(?:\}\s*$|"(?:[^"\\]|\\.)*"\s*:)')

@@ -11,6 +11,7 @@ Kept across restarts: alerts in the journal (after every change, and every ten s
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ KEEP_SECONDS = 10.0
 STATES_SECONDS = 10.0
 SNAPSHOT_SECONDS = 60.0
 FOLDER = "series"
+_NUMBER = re.compile(r"[0-9]+")
 ALERTS, UNKNOWN = f"{OWN_PREFIX}alerts", f"{OWN_PREFIX}rule_unknown"
 
 
@@ -76,6 +78,7 @@ class TargetJudge:
         self._path = world.journal.state_dir / FOLDER / f"{server or '_agent'}.series"
         self._kept_at = self._shown_at = self._saved_at = -1e9
         self._active = False
+        self._trouble: str | None = None
 
     # -- across restarts ----------------------------------------------------------------------------------
 
@@ -157,8 +160,9 @@ class TargetJudge:
         return labels
 
     def _took(self, taken: Taken) -> None:
-        trouble = taken.trouble
-        self._world.trouble(f"{self.server}: /metrics", trouble, "the rest is judged")
+        if _without_numbers(taken.trouble) != _without_numbers(self._trouble):
+            self._trouble = taken.trouble  # the same with other numbers is no news
+        self._world.trouble(f"{self.server}: /metrics", self._trouble, "what could be read is judged")
         self._evaluate(taken.at_ms)
 
     def _guarded(self, work: Callable[[], None]) -> None:
@@ -237,6 +241,10 @@ class TargetJudge:
 
     def _now_ms(self) -> int:
         return round(self._world.clock.now().timestamp() * 1000)
+
+
+def _without_numbers(text: str | None) -> str | None:
+    return None if text is None else _NUMBER.sub("", text)
 
 
 def _counts(alerts: Iterable[Alert]) -> list[Sample]:

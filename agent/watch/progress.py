@@ -41,6 +41,8 @@ SLEEP = "vllm:engine_sleep_state"
 COUNTERS = ("generation_tokens", "prompt_tokens", "iterations", "first_tokens", "later_tokens", "finished",
             "preemptions")  # fmt: skip
 GAUGES = ("running", "waiting", "kv_usage")
+MAX_ENGINES = 256
+"""More than any server has; one that makes up labels must not cost the watcher more."""
 WANTED = frozenset({name for names in FAMILIES.values() for name in names} | {BY_REASON, REJECTIONS, SLEEP})
 """The families that :func:`engine_samples` reads."""
 
@@ -99,7 +101,8 @@ def engine_samples(samples: Iterable[tuple[Labels, float, int | None]], at: floa
             _add(found.setdefault(engine, {}), name, value)
         elif labels.get("sleep_state") == "awake":
             found.setdefault(engine, {})[SLEEP] = value
-    return tuple(_sample(engine, at, found[engine], reasons.get(engine, {}), rejected) for engine in sorted(found))
+    engines = sorted(found)[:MAX_ENGINES]
+    return tuple(_sample(engine, at, found[engine], reasons.get(engine, {}), rejected) for engine in engines)
 
 
 def _add(into: dict[str, float], name: str, value: float) -> None:

@@ -292,3 +292,14 @@ def test_what_was_told_before_the_incident_is_told_as_over_during_it() -> None:
     one.incident(OPEN)
     one.alert(OVER)
     assert heard.alerts == [FIRING, OVER]
+
+
+async def test_the_same_trouble_with_other_numbers_is_said_once(tmp_path: Path) -> None:
+    async with serving() as server, running(tmp_path, settings(server, rules(tmp_path))) as run:
+        for count in range(3, 9):
+            server.series = "broken line\n" * count
+            await asyncio.sleep(0.1)
+        await until(run, lambda: said(run, "unreadable lines of /metrics") > 0)
+        assert said(run, "unreadable lines of /metrics") == 1
+        server.series = ""
+        await until(run, lambda: said(run, "/metrics works again"))
