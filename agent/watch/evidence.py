@@ -88,12 +88,15 @@ class ServerEvidence:
         """The launcher's word on the present child."""
         self._after(self._liveness.saw_child(child))
 
-    def saw_health(self, health: Health) -> None:
-        """One answer of ``/health``."""
+    def saw_milestones(self) -> None:
+        """What the log says by now of a start or an end in progress."""
         loading = None if self.log.session.started else self.log.session.progress
         shut = self.log.session.shutdown_requested
-        changed = [self._liveness.saw_loading(loading), self._liveness.saw_shutdown(shut)]
-        self._after(self._liveness.saw_health(health) or any(changed))
+        self._after(any([self._liveness.saw_loading(loading), self._liveness.saw_shutdown(shut)]))
+
+    def saw_health(self, health: Health) -> None:
+        """One answer of ``/health``."""
+        self._after(self._liveness.saw_health(health))
 
     def saw_scrape(self, scrape: Scrape | NotMeasured) -> None:
         """One round of ``/metrics``; a repair that waits for a counter looks again."""
@@ -166,6 +169,10 @@ class ServerEvidence:
     def wants_look(self, now: float) -> bool:
         """Whether the processes and a pause should be read at this round."""
         return self._liveness.wants_activity(now)
+
+    def stands_still(self, now: float) -> bool:
+        """Whether an engine has work and has not moved for two seconds."""
+        return self._liveness.stands_still(now)
 
     def wants_canary(self, now: float, every: float) -> str | None:
         """The engine that a canary should be sent to now, at most one in ``every`` seconds."""

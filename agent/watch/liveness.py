@@ -202,6 +202,11 @@ class Liveness:
             return self._failures > 0 and self._served
         return any(engine.wants_look(now, LOOK_SECONDS) for engine in self._engines.values())
 
+    def stands_still(self, now: float) -> bool:
+        """Whether an engine has work and has not moved for LOOK_SECONDS."""
+        flat = [engine.flat(now) for engine in self._engines.values()]
+        return any(seconds is not None and seconds >= LOOK_SECONDS for seconds in flat)
+
     # -- what is judged -----------------------------------------------------------------------------------
 
     @property

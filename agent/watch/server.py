@@ -16,6 +16,7 @@ from agent.collect import CanaryOutcome, CanaryResult, Scrape
 from agent.diagnose import Signal
 from agent.model import Action, Cause, Evidence, Exit, IncidentState, NotMeasured, State, rfc3339
 from agent.remediate import Remediator
+from agent.watch.asking import Asking
 from agent.watch.deaths import Silence, fallback_cause, first_sight, opening_delay
 from agent.watch.evidence import ServerEvidence
 from agent.watch.hangs import Hangs, hang_of, joined
@@ -60,6 +61,7 @@ class ServerWatch:
             clock=world.clock,
             on_change=self.keeper.changed,
         )
+        self._asking = Asking(self.evidence, world.clock, owned=self.source.hands is not None)
         self._judged = Judged(spec, world, self.evidence)
         self._pursuit = OneTask(self._broke_off)
         self._silence = Silence(world.clock, FATAL_GRACE_SECONDS)
@@ -260,9 +262,7 @@ class ServerWatch:
     async def _tick(self) -> None:
         client = self.evidence.client
         if client is not None and not self._down():
-            self.evidence.saw_health(await client.health())
-            scrape = await client.scrape()
-            self.evidence.saw_scrape(scrape)
+            scrape = await self._asking.round(client)
             if isinstance(scrape, Scrape):
                 self._world.metrics.scraped(self.name, scrape.seconds)
             self._judged.scraped(scrape)

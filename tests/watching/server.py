@@ -13,7 +13,7 @@ from aiohttp import web
 @dataclass
 class Answers:
     """What it answers now; ``key`` is asked for below /v1, as vLLM does; ``series`` are more lines of /metrics;
-    a ``stuck`` engine answers no completion; ``scrapes`` counts.
+    a ``stuck`` engine answers no completion; ``scrapes`` and ``healths`` count.
     """
 
     url: str = ""
@@ -23,6 +23,7 @@ class Answers:
     series: str = ""
     stuck: bool = False
     scrapes: int = 0
+    healths: int = 0
     port: int = 0
 
 
@@ -31,6 +32,7 @@ async def serving(port: int = 0) -> AsyncIterator[Answers]:
     answers = Answers()
 
     async def health(_: web.Request) -> web.Response:
+        answers.healths += 1
         return web.Response(status=answers.health)
 
     async def metrics(_: web.Request) -> web.Response:
