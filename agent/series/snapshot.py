@@ -99,7 +99,7 @@ def capture_snapshot(store: Store, *, now_ms: int) -> Image:
 
 def write_snapshot(path: Path, image: Image) -> str | None:
     """Pack and write; returns a notice where that failed. Blocks: call it in a thread."""
-    packed = zlib.compress(msgspec.msgpack.encode(image.content), _LEVEL)
+    packed = _packed(image.content)
     file = _File(
         kind=KIND,
         v=VERSION,
@@ -119,6 +119,21 @@ def write_snapshot(path: Path, image: Image) -> str | None:
             f"{path}: the series are not saved ({os.strerror(error.errno or 0)}); a restart begins with empty windows"
         )
     return None
+
+
+def _packed(content: Content) -> bytes:
+    """Compressed row by row: the whole content a second time would stay in the process's memory."""
+    press, encode = zlib.compressobj(_LEVEL), msgspec.msgpack.encode
+    found = [press.compress(_array_of(2) + _array_of(len(content.tables)))]
+    found += [press.compress(encode(table)) for table in content.tables]
+    found.append(press.compress(_array_of(len(content.rows))))
+    found += [press.compress(encode(row)) for row in content.rows]
+    return b"".join((*found, press.flush()))
+
+
+def _array_of(length: int) -> bytes:
+    """MessagePack's head of an array."""
+    return bytes((0x90 | length,)) if length < 16 else b"\xdd" + length.to_bytes(4, "big")
 
 
 def restore_snapshot(path: Path, store: Store, *, now_ms: int) -> Restored:
