@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from agent.config import Config
 from agent.model import State
 from agent.watch.world import ServerSpec
 from tests.watching.launcher import FakeLauncher
 from tests.watching.server import Answers, serving
-from tests.watching.watcher import Watching, watching
+from tests.watching.watcher import QUIET, Watching, watching
 
 
 @dataclass
@@ -47,16 +49,23 @@ OOM = (
 )
 
 
-@pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving() as server, FakeLauncher(tmp_path / "run") as launcher:
+@asynccontextmanager
+async def launched(folder: Path, settings: Config = QUIET) -> AsyncIterator[Served]:
+    """A served server under a fake launcher, watched with ``settings``."""
+    async with serving() as server, FakeLauncher(folder / "run") as launcher:
         launcher.url = server.url
         launcher.start()
         launcher.print(ARGUMENTS + READY)
         launcher.ready()
-        spec = ServerSpec(name="run", run_dir=tmp_path / "run")
-        async with watching(spec, tmp_path / "state") as watch:
+        spec = ServerSpec(name="run", run_dir=folder / "run")
+        async with watching(spec, folder / "state", settings=settings) as watch:
             await watch.state(State.SERVING)
             one = Served(launcher, server, watch, spec)
             launcher.on_restart = one.come_back
             yield one
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    async with launched(tmp_path) as one:
+        yield one

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
-from agent.model import ActionState, IncidentState, State
-from agent.watch.hangs import CONFIRM_SECONDS
-from tests.watching.conftest import Served
+import msgspec
+import pytest
+
+from agent.model import (
+    ActionState,
+    Cause,
+    Confidence,
+    Domain,
+    Evidence,
+    Finding,
+    IncidentState,
+    Mode,
+    Retry,
+    Severity,
+    State,
+)
+from agent.watch.hangs import CONFIRM_SECONDS, joined
+from tests.watching.conftest import Served, launched
 from tests.watching.launcher import Document
 from tests.watching.server import Answers
+from tests.watching.watcher import QUIET
 
 ENGINE, WORKER = 4100, 4101
 NCCL = "(Worker pid=4101) ERROR 11-30 20:00:05 [multiproc_executor.py:231] RPC call to execute_model timed out.\n"
@@ -168,3 +185,58 @@ async def test_silence_without_evidence_opens_nothing(served: Served) -> None:
     served.launcher.processes = tree("S")
     await pass_until(served, lambda: served.watch.watch.evidence.state() is State.UNKNOWN)
     assert served.watch.incidents == []
+
+
+async def test_livez_may_fail_while_a_person_is_asked_and_an_engine_that_goes_on_voids_the_question(
+    tmp_path: Path,
+) -> None:
+    asks = msgspec.structs.replace(QUIET, actions={"restart": Mode.APPROVE})
+    async with launched(tmp_path, asks) as served:
+        await stall(served)
+        await confirmed(served)
+        await served.watch.until(
+            lambda: served.watch.incidents and served.watch.incidents[0].state is IncidentState.AWAITING_APPROVAL
+        )
+        assert served.watch.watch.repairing and not served.watch.watch.acting
+        go_on(served)
+        incident = await served.watch.closed()
+        assert incident.state is IncidentState.RESOLVED and "went on by itself" in str(incident.note)
+        assert [one.state for one in incident.actions] == [ActionState.INTERRUPTED]
+        assert not served.launcher.asked("restart")
+
+
+async def test_in_a_dry_run_the_restart_is_only_proposed(tmp_path: Path) -> None:
+    async with launched(tmp_path, msgspec.structs.replace(QUIET, dry_run=True)) as served:
+        await stall(served)
+        await confirmed(served)
+        incident = await served.watch.closed()
+        assert incident.state is IncidentState.UNRESOLVED
+        assert {one.state for one in incident.actions} == {ActionState.PROPOSED}
+        assert not served.launcher.asked("restart") and not served.watch.watch.acting
+
+
+@pytest.mark.parametrize(
+    ("fault", "confidence", "severity", "wins"),
+    [
+        ("gpu-lost", Confidence.LIKELY, Severity.CRITICAL, True),
+        ("gpu-lost", Confidence.POSSIBLE, Severity.CRITICAL, False),
+        ("gpu-lost", Confidence.CERTAIN, Severity.WARNING, False),
+        ("engine-hang", Confidence.POSSIBLE, Severity.WARNING, True),
+    ],
+)
+def test_which_cause_of_the_log_explains_a_stall(
+    fault: str, confidence: Confidence, severity: Severity, wins: bool
+) -> None:
+    hang = cause("engine-hang", Confidence.LIKELY, Severity.CRITICAL, "liveness")
+    named = joined(cause(fault, confidence, severity, "log"), hang)
+    assert named is not None
+    assert named.finding.fault == (fault if wins else "engine-hang")
+    assert named.finding.severity is Severity.CRITICAL and named.finding.confidence is Confidence.LIKELY
+    assert [one.source for one in named.finding.evidence] == (["log", "liveness"] if wins else ["liveness"])
+    assert joined(None, hang) is hang and joined(None, None) is None
+
+
+def cause(fault: str, confidence: Confidence, severity: Severity, source: str) -> Cause:
+    seen = (Evidence(source=source, where="x:1", text="seen"),)
+    finding = Finding(fault=fault, confidence=confidence, severity=severity, summary="s", evidence=seen)
+    return Cause(finding=finding, retry=Retry.MAY, domain=Domain.UNKNOWN)
