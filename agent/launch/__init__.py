@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agent.launch.allow import ALLOWED_ENV, ALLOWED_FLAGS, EnvRule, FlagRule
+    from agent.launch.cards import Cards, start_here
     from agent.launch.cli import main
     from agent.launch.client import LauncherClient, LogChunk
     from agent.launch.command import Address, can_append_flags, server_address, server_api_key
@@ -22,15 +23,15 @@ if TYPE_CHECKING:
     from agent.launch.space import places
 
 __all__ = [
-    "ALLOWED_ENV", "ALLOWED_FLAGS", "Address", "EnvRule", "FlagRule", "HostProbe", "LauncherClient", "LogChunk",
-    "Subject", "can_append_flags", "default_run_dir", "main", "places", "redact", "redact_argv", "server_address",
-    "server_api_key",
+    "ALLOWED_ENV", "ALLOWED_FLAGS", "Address", "Cards", "EnvRule", "FlagRule", "HostProbe", "LauncherClient",
+    "LogChunk", "Subject", "can_append_flags", "default_run_dir", "main", "places", "redact", "redact_argv",
+    "server_address", "server_api_key", "start_here",
 ]  # fmt: skip
 
 _HOMES = {
     "ALLOWED_ENV": "allow", "ALLOWED_FLAGS": "allow", "EnvRule": "allow", "FlagRule": "allow",
     "HostProbe": "hostfacts", "LauncherClient": "client", "LogChunk": "client", "Subject": "hostfacts",
-    "places": "space",
+    "places": "space", "Cards": "cards", "start_here": "cards",
     "Address": "command", "can_append_flags": "command", "server_address": "command", "server_api_key": "command",
     "main": "cli", "default_run_dir": "rundir", "redact": "redaction", "redact_argv": "redaction",
 }  # fmt: skip

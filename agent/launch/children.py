@@ -75,6 +75,7 @@ def spawn(
     *,
     stdout: int | None,
     stderr: int | None,
+    stdin: int | None = subprocess.DEVNULL,
     in_child: Callable[[], None] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a process in its own session, signals at their defaults. Raises OSError if it cannot be run.
@@ -89,7 +90,7 @@ def spawn(
             in_child()
 
     return subprocess.Popen(
-        list(argv), env=dict(env), stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
+        list(argv), env=dict(env), stdin=stdin, stdout=stdout, stderr=stderr,
         start_new_session=True, preexec_fn=before_exec,
     )  # fmt: skip
 

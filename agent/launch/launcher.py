@@ -108,6 +108,7 @@ class _Launcher:
             await companion.stop()
             probes.close()
             control.close()
+            verbs.close()
             parts.log.close()
             parts.tee.close()
             self._notices.close()

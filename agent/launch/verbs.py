@@ -17,6 +17,7 @@ from agent.launch.children import Tools
 from agent.launch.clock import rfc3339
 from agent.launch.command import can_append_flags
 from agent.launch.gpu import visible
+from agent.launch.gpuprobe import GpuProber
 from agent.launch.hostfacts import HostProbe, Subject
 from agent.launch.judge import VERDICT_STATES, judge
 from agent.launch.parts import Parts
@@ -42,6 +43,7 @@ class Verbs:
         self._p = parts
         self._s = supervisor
         self._tools = tools
+        self._gpus = GpuProber(parts.reaper, parts.surroundings, parts.cleanup, parts.events, self._environment)
         self._host = HostProbe(parts.clock.monotonic)
         self._state = ""
         self._since = parts.clock.wall()
@@ -163,11 +165,11 @@ class Verbs:
         return {"cleared": existed}
 
     async def probe(self, args: Args) -> Document:
-        """``{name, arch?}`` with name ptxas, processes, host, shm, env or gpu."""
-        reader = Reader(args, "name", "arch")
+        """``{name, arch?, costly?}`` with name ptxas, processes, host, shm, env or gpu."""
+        reader = Reader(args, "name", "arch", "costly")
         name = reader.text("name")
         if name == "gpu":
-            return (await self._p.surroundings.probe_gpus()).to_json()
+            return await self._gpus.probe(reader.switch("costly", False) if "costly" in args else None)
         if name == "ptxas":
             return await self._probe_ptxas(args.get("arch"))
         if name == "processes":
@@ -177,9 +179,8 @@ class Verbs:
         if name == "shm":
             return shared_memory()
         if name == "env":
-            life = self._s.life
             return {
-                "env": redact_env(life.env if life else self._p.settings.env),
+                "env": redact_env(self._environment()),
                 "operator_env": redact_env(self._p.settings.env),
             }
         raise LauncherError(
@@ -195,8 +196,14 @@ class Verbs:
             cards = visible((await p.surroundings.probe_gpus(with_processes=False)).gpus, p.settings.env)
             arch = next((ptxas.parse_arch(g.compute_capability) for g in cards if g.compute_capability), None)
         await p.surroundings.refresh()
-        env = self._s.life.env if self._s.life else p.settings.env
-        return await ptxas.probe_ptxas(self._tools, arch, p.surroundings.stack, env)
+        return await ptxas.probe_ptxas(self._tools, arch, p.surroundings.stack, self._environment())
+
+    def _environment(self) -> Mapping[str, str]:
+        return self._s.life.env if self._s.life else self._p.settings.env
+
+    def close(self) -> None:
+        """End what the verbs keep running."""
+        self._gpus.close()
 
     def _probe_processes(self) -> Document:
         life = self._s.life
