@@ -5,6 +5,8 @@ attach mode. A reading is a value or a :class:`agent.model.NotMeasured` with the
 """
 
 from agent.collect.canary import Canary, CanaryOutcome, CanaryResult, Requester
+from agent.collect.gpu import GpuRounds, GpuSet, GpuSource, Xid
+from agent.collect.gpusource import LauncherGpu, LocalGpu
 from agent.collect.host import HostReader, HostReading, HostSource, LauncherHost, LocalHost, host_reading
 from agent.collect.launcher import LauncherEvent, LauncherSource, exit_record, gpu_readings
 from agent.collect.logfile import LogFile
@@ -17,14 +19,19 @@ __all__ = [
     "Canary",
     "CanaryOutcome",
     "CanaryResult",
+    "GpuRounds",
+    "GpuSet",
+    "GpuSource",
     "Health",
     "HealthKind",
     "HostReader",
     "HostReading",
     "HostSource",
     "LauncherEvent",
+    "LauncherGpu",
     "LauncherHost",
     "LauncherSource",
+    "LocalGpu",
     "LocalHost",
     "LogFile",
     "ProcessReading",
@@ -33,6 +40,7 @@ __all__ = [
     "Scrape",
     "Target",
     "VllmClient",
+    "Xid",
     "exit_record",
     "from_probe",
     "gpu_readings",

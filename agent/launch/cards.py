@@ -74,7 +74,13 @@ class Cards:
 
     async def read(self, *, costly: bool, own: Sequence[int] | None) -> Document:
         """One look at every own card, at most 1.5 s. ``own``: pids of the server where they are known."""
-        answer = await self._link.read(costly=costly, own=own)
+        return self._document(await self._link.read(costly=costly, own=own))
+
+    def idle(self) -> Document:
+        """The account without asking the driver: the Xids that came."""
+        return self._document({})
+
+    def _document(self, answer: Mapping[str, object]) -> Document:
         found = answer.get("trouble")
         problem = {"kind": found.get("kind"), "reason": found.get("reason")} if isinstance(found, dict) else None
         names = ("backend", "driver", "note", "xid_reason", "age_seconds")

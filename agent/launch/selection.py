@@ -144,9 +144,7 @@ def _order_note(cards: Sequence[Card], setting: str, env: Mapping[str, str]) -> 
     by_index = any(word.isdigit() for word in _words(setting))
     mixed = len({card.name for card in cards}) > 1
     if by_index and mixed and env.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-        return (
-            "cards of several kinds are chosen by index: set CUDA_DEVICE_ORDER=PCI_BUS_ID to number as the driver"
-        )
+        return "cards of several kinds are chosen by index: set CUDA_DEVICE_ORDER=PCI_BUS_ID to number as the driver"
     return None
 
 
