@@ -104,7 +104,7 @@ class Expression:
         for one in self.selectors:
             named = () if one.name is None else (Matcher(NAME, Match.EQUAL, one.name),)
             rest = tuple(matcher for matcher in one.matchers if not named or matcher.name != NAME)
-            yield Need((*named, *rest), one.reach_ms + query_offset_ms)
+            yield Need((*named, *rest), one.reach_ms + query_offset_ms, lookback=not one.window_ms)
 
 
 def read_expression(text: str) -> Expression:

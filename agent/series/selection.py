@@ -15,6 +15,8 @@ from agent.series.data import NAME, Labels, Match, Matcher
 
 LOOKBACK_MS = 300_000
 """Prometheus' lookback delta: an instant selector sees a sample of the last five minutes."""
+SLACK_MS = 5_000
+"""What a range selector's window is kept longer than it is, for an evaluation that comes late."""
 SLOW_RECORDING_MS = 60_000
 SLOW_RECORDING_KEPT_MS = 24 * 3_600_000
 """A recording written once a minute or less often costs 23 KB a series and day, and long windows read it."""
@@ -22,10 +24,14 @@ Test = Callable[[Labels], bool]
 
 
 class Need(msgspec.Struct, frozen=True):
-    """One selector and how far it looks back beside the lookback: its range, subquery and offset in all, in ms."""
+    """One selector and how far it looks back beside the lookback: its range, subquery and offset in all, in ms.
+
+    ``lookback`` False: a range selector, which sees nothing before its range.
+    """
 
     matchers: tuple[Matcher, ...]
     window_ms: int = 0
+    lookback: bool = True
 
 
 class Selection:
@@ -38,10 +44,11 @@ class Selection:
         self._recordings = dict(recordings or {})
         self._named: dict[str, list[tuple[Test, int]]] = {}
         self._any_name: list[tuple[Test, int]] = []
-        for need in sorted(needs, key=lambda one: -one.window_ms):
+        kept = [(need, need.window_ms + (lookback_ms if need.lookback else SLACK_MS)) for need in needs]
+        for need, kept_ms in sorted(kept, key=lambda one: -one[1]):
             name = _exact_name(need.matchers)
             place = self._any_name if name is None else self._named.setdefault(name, [])
-            place.append((tester(need.matchers), need.window_ms))
+            place.append((tester(need.matchers), kept_ms))
 
     @classmethod
     def all(cls, window_ms: int) -> Selection:
@@ -53,18 +60,18 @@ class Selection:
         name = next((value for label, value in labels if label == NAME), "")
         longest = self._recorded_ms(name)
         for needs in (self._named.get(name, ()), self._any_name):
-            for test, window_ms in needs:
-                if window_ms <= longest:
+            for test, kept_ms in needs:
+                if kept_ms <= longest:
                     break
                 if test(labels):
-                    longest = window_ms
-        return None if longest < 0 else longest + self._lookback_ms
+                    longest = kept_ms
+        return None if longest < 0 else longest
 
     def _recorded_ms(self, name: str) -> int:
         interval_ms = self._recordings.get(name)
         if interval_ms is None:
             return -1
-        return SLOW_RECORDING_KEPT_MS if interval_ms >= SLOW_RECORDING_MS else 0
+        return self._lookback_ms + (SLOW_RECORDING_KEPT_MS if interval_ms >= SLOW_RECORDING_MS else 0)
 
 
 def tester(matchers: Sequence[Matcher]) -> Test:

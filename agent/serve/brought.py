@@ -42,10 +42,6 @@ class Brought(Collector):
         if found:
             self._by_source[source] = found
 
-    def of(self, source: str) -> Sequence[Sample]:
-        """What the source brought."""
-        return tuple(self._by_source.get(source, {}).values())
-
     def samples(self) -> list[Sample]:
         """All samples, each series once."""
         found: dict[_Key, Sample] = {}

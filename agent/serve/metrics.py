@@ -73,11 +73,6 @@ class AgentMetrics:
         for one in State:
             self._state.labels(server, one.value).set(one is state)
 
-    def started(self, server: str, reason: str) -> None:
-        """One more start; ``reason`` as in :meth:`set_starts`, which is for counts that a journal keeps."""
-        counts = {sample.labels["reason"]: int(sample.value) for sample in self._brought.of(f"starts/{server}")}
-        self.set_starts(server, {**counts, reason: counts.get(reason, 0) + 1})
-
     def set_starts(self, server: str, counts: Mapping[str, int]) -> None:
         """Starts of the server by reason (operator, planned, remedy, restart), counted since the first ever seen."""
         self.bring(f"starts/{server}", [_start(server, reason, count) for reason, count in counts.items()])

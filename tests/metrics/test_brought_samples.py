@@ -126,11 +126,11 @@ def test_the_count_of_a_histogram_and_a_moment_are_read_too() -> None:
     assert abs(moment - SystemClock().now().timestamp()) < 60
 
 
-def test_starts_are_set_whole_and_counted_on() -> None:
+def test_starts_are_set_whole() -> None:
     metrics = AgentMetrics(SystemClock(), strict=True)
     metrics.set_starts("chat", {"operator": 3, "planned": 0, "remedy": 0, "restart": 7})
-    metrics.started("chat", "restart")
-    metrics.started("code", "operator")
+    metrics.set_starts("chat", {"operator": 3, "planned": 0, "remedy": 0, "restart": 8})
+    metrics.set_starts("code", {"operator": 1})
     name = "vllm_agent_server_starts_total"
     found = {(one.labels["server"], one.labels["reason"]): one.value for one in metrics.samples() if one.name == name}
     assert found[("chat", "restart")] == 8 and found[("chat", "operator")] == 3
