@@ -76,7 +76,7 @@ class GpuRounds:
         self._server = server
         self._source = source
         self._costly_at: float | None = None
-        self._costly: dict[str, CardAccount] = {}
+        self._costly: dict[tuple[int, str], CardAccount] = {}
         self._seen: frozenset[tuple[int, str, int, float]] = frozenset()
 
     async def read(self, now: float, *, asked: bool = False, pids: Sequence[int] = ()) -> GpuSet:
@@ -99,7 +99,7 @@ class GpuRounds:
         cards = document.cards if fresh else ()
         if fresh and document.costly:
             self._costly_at = now - document.age_seconds
-            self._costly = {card.uuid: card.costly() for card in cards if card.up}
+            self._costly = {(card.index, card.uuid): card.costly() for card in cards if card.up}
         missing = [NotMeasured(check="gpu", reason=problem) for problem in _problems(document)]
         samples: list[Sample] = []
         for card in cards:
@@ -121,9 +121,9 @@ class GpuRounds:
     def _with_costly(self, card: CardAccount, now: float) -> CardAccount:
         """The card with its last costly figures, as long as they count; a card that is down has none."""
         if not card.up:
-            self._costly.pop(card.uuid, None)
+            self._costly.pop((card.index, card.uuid), None)
             return card
-        kept = self._costly.get(card.uuid)
+        kept = self._costly.get((card.index, card.uuid))
         if kept is None or self._costly_at is None or now - self._costly_at > COSTLY_STALE_SECONDS:
             return card
         return card.joined(kept)

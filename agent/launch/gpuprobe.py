@@ -5,7 +5,8 @@ cards, xids, age_seconds, trouble, …`` of :mod:`agent.launch.cards` beside it.
 server's own in CUDA's order; nvidia-smi lists all that it sees.
 
 A request that says ``costly`` (true or false) is one of a watcher's rounds, which come every few seconds: it never
-starts nvidia-smi, which takes up to a second of processor time. Each Xid is an event of the launcher too (``xid``).
+starts nvidia-smi, which takes up to a second of processor time. Each Xid is an event of the launcher too: ``{kind:
+xid, gpu, uuid, xid, unix}``.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class GpuProber:
         self._reaper = reaper
         self._surroundings = surroundings
         self._cleanup = cleanup
-        self._cards = Cards(self._start, self._pythons, env, lambda xid: events.add("xid", **xid))
+        self._events = events
+        self._cards = Cards(self._start, self._pythons, env, self._xid)
 
     async def probe(self, costly: bool | None) -> Document:
         """None: somebody wants evidence once, as full as it can be had. Never raises."""
@@ -50,6 +52,9 @@ class GpuProber:
     def close(self) -> None:
         """End the driver's process."""
         self._cards.close()
+
+    def _xid(self, xid: Mapping[str, object]) -> None:
+        self._events.add("xid", gpu=xid["gpu"], uuid=xid["uuid"], xid=xid["xid"], unix=xid["at"])
 
     def _pids(self) -> list[int]:
         return [process.pid for process in self._cleanup.members()]

@@ -14,6 +14,7 @@ import contextlib
 import importlib
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +77,7 @@ def find_binding() -> ModuleType | None:
             found = importlib.util.spec_from_file_location("pynvml", path)
             if path.is_file() and found and found.loader:
                 module = importlib.util.module_from_spec(found)
+                sys.modules["pynvml"] = module  # it looks itself up there while it is loaded
                 found.loader.exec_module(module)
                 return module
     return None

@@ -54,7 +54,7 @@ def choose(cards: Sequence[Card], env: Mapping[str, str]) -> tuple[tuple[Chosen,
     setting = env.get("CUDA_VISIBLE_DEVICES")
     if setting is not None:
         chosen = _until_unknown(cards, setting)
-        return chosen, _order_note(cards, setting, env)
+        return chosen, _short_note(setting, len(chosen)) or _order_note(cards, setting, env)
     listed = env.get("NVIDIA_VISIBLE_DEVICES", "").strip()
     if listed.lower() in NO_LIST:
         return _everything(cards), None
@@ -138,6 +138,14 @@ def _runtime_match(cards: Sequence[Card], word: str) -> list[Chosen]:
     if word.upper().startswith("MIG-"):
         return _match(cards, word)
     return [one for card in cards if word and card.uuid.lower().startswith(word.lower()) for one in _devices(card)]
+
+
+def _short_note(setting: str, found: int) -> str | None:
+    """``-1`` and an empty entry mean "none"; any other entry was meant to be a card."""
+    words = _words(setting)
+    if found == len(words) or words[found] in ("", "-1"):
+        return None
+    return f"CUDA_VISIBLE_DEVICES names {words[found]}, which is no card that the driver lists (or one named before)"
 
 
 def _order_note(cards: Sequence[Card], setting: str, env: Mapping[str, str]) -> str | None:
