@@ -1,4 +1,4 @@
-"""Which cards are the server's: indices, UUIDs, MIG instances, the container runtime's list, and what is only guessed."""
+"""Which cards are the server's: indices, UUIDs, MIG instances, the container runtime's list, guesses."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_instances_are_named_by_both_spellings(setting: str, expected: list[str]
 @pytest.mark.parametrize(
     ("setting", "expected"),
     [
-        ("all", 3), ("", 3), ("void", 3), ("none", 3), ("1", ["GPU-aabb2"]), ("GPU-cccc3,0", ["GPU-cccc3", "GPU-aaaa1"]),
-        ("0,1,2", 3), ("4,5,6", 3), ("9", 3),
+        ("all", 3), ("", 3), ("void", 3), ("none", 3), ("1", ["GPU-aabb2"]),
+        ("GPU-cccc3,0", ["GPU-cccc3", "GPU-aaaa1"]), ("0,1,2", 3), ("4,5,6", 3), ("9", 3),
     ],
 )  # fmt: skip
 def test_the_runtimes_list_counts_where_more_is_visible(setting: str, expected: list[str] | int) -> None:
