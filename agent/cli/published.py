@@ -111,6 +111,7 @@ def _verbs() -> Schema:
     probe = {
         "name": {"enum": ["ptxas", "processes", "host", "shm", "env", "gpu"]},
         "arch": {"type": ["string", "number", "null"]},
+        "costly": {"type": "boolean"},
     }
     arguments: dict[str, Schema] = {
         "status": _object({}),
