@@ -10,7 +10,7 @@ from agent.collect.gpusource import LauncherGpu, LocalGpu
 from agent.collect.host import HostReader, HostReading, HostSource, LauncherHost, LocalHost, host_reading
 from agent.collect.launcher import LauncherEvent, LauncherSource, exit_record, gpu_readings
 from agent.collect.logfile import LogFile
-from agent.collect.process import ProcessReading, ProcessState, from_probe, of_listener
+from agent.collect.process import ListenerProcesses, ProcessReading, ProcessState, from_probe
 from agent.collect.scrape import Scrape
 from agent.collect.vllm import Answer, Health, HealthKind, Target, VllmClient
 
@@ -31,6 +31,7 @@ __all__ = [
     "LauncherGpu",
     "LauncherHost",
     "LauncherSource",
+    "ListenerProcesses",
     "LocalGpu",
     "LocalHost",
     "LogFile",
@@ -45,5 +46,4 @@ __all__ = [
     "from_probe",
     "gpu_readings",
     "host_reading",
-    "of_listener",
 ]

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import psutil
 
+from agent.collect.listener import Listener
 from agent.model import NotMeasured
 
 
@@ -64,26 +65,26 @@ def _member(one: Mapping[str, Any]) -> ProcessState:
     )
 
 
-def of_listener(port: int) -> ProcessReading | NotMeasured:
+class ListenerProcesses:
     """The tree under the process that listens on ``port`` of this host."""
-    try:
-        owner = next(
-            (
-                one.pid
-                for one in psutil.net_connections("tcp")
-                if one.status == "LISTEN" and one.laddr and one.laddr.port == port
-            ),
-            None,
-        )
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._listener = Listener(port)
+
+    def read(self) -> ProcessReading | NotMeasured:
+        """One reading; blocks some milliseconds."""
+        owner = self._listener.pid()
         if owner is None:
-            return NotMeasured(check="processes", reason=f"no process of this host listens on port {port}")
-        root = psutil.Process(owner)
-        tree = [root, *root.children(recursive=True)]
-        members = tuple(one for one in map(_local, tree) if one is not None)
-        resident = sum(one.memory_info().rss for one in tree)
+            return NotMeasured(check="processes", reason=f"no process of this host listens on port {self._port}")
+        try:
+            root = psutil.Process(owner)
+            tree = [root, *root.children(recursive=True)]
+            members = tuple(one for one in map(_local, tree) if one is not None)
+            resident = sum(one.memory_info().rss for one in tree)
+        except psutil.Error as error:
+            return NotMeasured(check="processes", reason=f"{type(error).__name__}: {error}")
         return ProcessReading(processes=len(tree), resident_bytes=resident, members=members)
-    except psutil.Error as error:
-        return NotMeasured(check="processes", reason=f"{type(error).__name__}: {error}")
 
 
 # psutil speaks in words; the letters are the kernel's (Documentation/filesystems/proc.rst).

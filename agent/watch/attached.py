@@ -10,7 +10,17 @@ import asyncio
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from agent.collect import HostSource, LocalHost, LogFile, Target, VllmClient, of_listener
+from agent.collect import (
+    GpuSource,
+    HostSource,
+    ListenerProcesses,
+    LocalGpu,
+    LocalHost,
+    LogFile,
+    ProcessReading,
+    Target,
+    VllmClient,
+)
 from agent.model import Cause, NotMeasured
 from agent.remediate import Hands, Situation
 from agent.watch.situation import SituationReader
@@ -31,14 +41,16 @@ class AttachedSide:
         self._watched = watched
         self._world = world
         self.host: HostSource = LocalHost()
+        self.gpu: GpuSource = LocalGpu()
+        address = urlsplit(spec.url or "")
+        here = address.port if address.hostname in LOCAL else None
+        self._processes = ListenerProcesses(here) if here else None
         self._frozen = False
         self._files = [LogFile(path, world.clock, whole_lines=len(spec.logs) > 1) for path in spec.logs]
         self._situation = SituationReader(watched.evidence, None, lambda: modes(world))
 
     async def connect(self) -> None:
         evidence = self._watched.evidence
-        reason = "attached without a launcher: nothing here can ask the driver"
-        evidence.gpus = NotMeasured(check="gpu memory", reason=reason)
         if self._spec.url is None:
             evidence.scrape = NotMeasured(check="vllm metrics", reason="no URL was given")
             return
@@ -67,9 +79,9 @@ class AttachedSide:
 
     async def look(self) -> None:
         at = self._world.clock.monotonic()
-        address = urlsplit(self._spec.url or "")
-        if address.hostname in LOCAL and address.port:
-            reading = await asyncio.to_thread(of_listener, address.port)
+        reading: ProcessReading | NotMeasured
+        if self._processes is not None:
+            reading = await asyncio.to_thread(self._processes.read)
         else:
             reason = "the server does not listen on a port of this host"
             reading = NotMeasured(check="processes", reason=reason)

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agent.collect import CanaryResult, Health, ProcessReading, Scrape, VllmClient
+from agent.collect import CanaryResult, GpuSet, Health, ProcessReading, Scrape, VllmClient, Xid
 from agent.model import Cause, Clock, Context, Exit, GpuReading, NotMeasured, State
 from agent.series import is_multiprocess
 from agent.watch.activity import GpuWork
@@ -25,6 +25,9 @@ from agent.watch.tasks import within
 DRAIN_SECONDS = 2.0
 # Without an exit record nothing says where the log ends: what is under way is given this long to arrive.
 SETTLE_SECONDS = 0.3
+# What a card did a while ago says nothing of now; a doubtful engine's cards are read every second.
+WORK_SECONDS = 2.5
+KEPT_XIDS = 16
 
 
 class ServerEvidence:
@@ -46,6 +49,11 @@ class ServerEvidence:
         self.scrape: Scrape | NotMeasured = NotMeasured(check="vllm metrics", reason="not asked yet")
         self.load: tuple[float, float] | None = None
         """Requests that run and that wait in all engines, as the last round has it; None where it brought nothing."""
+        self.cards_told = False
+        """Whether a driver has told of the server's cards since the watch began."""
+        self.xids: tuple[Xid, ...] = ()
+        """The newest Xids of the server's cards."""
+        self._busy: tuple[bool, float] | None = None
         self._sums: Mapping[str, float] = {}
         self._reader = ScrapeReader()
         self._on_state = on_state
@@ -112,6 +120,17 @@ class ServerEvidence:
         """The server's processes at monotonic ``at``."""
         self.processes = reading
         self._after(self._liveness.saw_activity(reading, self._gpu_work(), at))
+
+    def saw_cards(self, cards: GpuSet, at: float) -> None:
+        """One round of the driver, ended at monotonic ``at``."""
+        if cards.readings is not None:
+            self.gpus, self.cards_told = cards.readings, True
+        elif self.cards_told or isinstance(self.gpus, NotMeasured):  # what nvidia-smi said may stand
+            reason = "; ".join(one.reason for one in cards.not_measured) or "the driver does not tell"
+            self.gpus = NotMeasured(check="gpu memory", reason=reason)
+        if cards.busy is not None:
+            self._busy = cards.busy, at
+        self.xids = (*self.xids, *cards.xids)[-KEPT_XIDS:]
 
     def saw_paused(self, paused: bool | None) -> None:
         """What ``/is_paused`` said."""
@@ -183,8 +202,12 @@ class ServerEvidence:
         return tuple(str(word) for word in argv)
 
     def _gpu_work(self) -> GpuWork:
-        """A build for the CPU uses no GPU; of all others nothing is known here."""
-        return GpuWork.NONE if str(self.status.get("vllm_version") or "").endswith("+cpu") else GpuWork.UNKNOWN
+        """A build for the CPU uses no GPU; what a driver said counts for a moment only."""
+        if str(self.status.get("vllm_version") or "").endswith("+cpu"):
+            return GpuWork.NONE
+        if self._busy is None or self._clock.monotonic() - self._busy[1] > WORK_SECONDS:
+            return GpuWork.UNKNOWN
+        return GpuWork.BUSY if self._busy[0] else GpuWork.IDLE
 
     def context(self) -> Context:
         """What is known beside the log when a cause is named."""

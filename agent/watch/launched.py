@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from agent.collect import (
+    GpuSource,
     HostSource,
     LauncherEvent,
+    LauncherGpu,
     LauncherHost,
     LauncherSource,
     ProcessReading,
@@ -56,6 +58,7 @@ class LauncherSide:
         self._client = LauncherClient(run_dir)
         self._stream = LauncherSource(self._client, world.clock)
         self.host: HostSource = LauncherHost(self._client)
+        self.gpu: GpuSource = LauncherGpu(self._client)
         self._hands = LauncherHands(self._client)
         self._situation = SituationReader(watched.evidence, self._hands, lambda: modes(world))
         self._seen_key = f"watch/events/{spec.name}"
@@ -182,7 +185,7 @@ class LauncherSide:
             await self._exited(event)
         elif event.kind in ("draining", "stopping", "restarting"):
             self._asked_away(event)
-        else:
+        elif event.kind != "xid":  # those come with the cards' rounds, from either kind of source
             self._told(event)
 
     async def _exited(self, event: LauncherEvent) -> None:
@@ -271,7 +274,8 @@ class LauncherSide:
 
     async def probe(self) -> None:
         evidence = self._watched.evidence
-        evidence.gpus = await self._stream.gpus()
+        if not evidence.cards_told:
+            evidence.gpus = await self._stream.gpus()
         await self.look()
         await self._refresh()
 

@@ -20,7 +20,7 @@ from agent.watch.asking import Asking
 from agent.watch.deaths import Silence, fallback_cause, first_sight, opening_delay
 from agent.watch.evidence import ServerEvidence
 from agent.watch.hangs import Hangs, hang_of, joined
-from agent.watch.hardware import HOST_SECONDS, Hardware
+from agent.watch.hardware import HOST_SECONDS, Hardware, with_xids
 from agent.watch.judged import Judged
 from agent.watch.keeper import IncidentKeeper
 from agent.watch.liveness import Child, Standing
@@ -51,7 +51,7 @@ class ServerWatch:
         )
         self.keeper = IncidentKeeper(spec.name, world.journal, world.clock, world.publish)
         self.source = make_source(spec, self, world)
-        self._hardware = Hardware(spec.name, world, self.evidence, self.source.host)
+        self._hardware = Hardware(spec.name, world, self.evidence, self.source.host, self.source.gpu)
         self._remediator = Remediator(
             server=spec.name,
             hands=self.source.hands,
@@ -66,7 +66,7 @@ class ServerWatch:
         self._pursuit = OneTask(self._broke_off)
         self._silence = Silence(world.clock, FATAL_GRACE_SECONDS)
         self._unannounced = Unannounced(self, self._silence, world.clock)
-        self._hangs = Hangs(self, self._pursuit.stop, world.clock)
+        self._hangs = Hangs(self, self._pursuit.stop, world.clock, world.journal, spec.name)
         self._lookout = Lookout(
             self.evidence,
             self.source.look,
@@ -87,6 +87,7 @@ class ServerWatch:
             bodies = {
                 **self.source.bodies(),
                 "scrape": lambda: every(lambda: self._world.current.value.poll_seconds, self._tick, self._clock),
+                "gpu": lambda: every(self._hardware.gpu_pace, self._hardware.gpu_round, self._clock),
                 "host": lambda: every(lambda: HOST_SECONDS, self._hardware.host_round, self._clock),
                 "probes": lambda: every(lambda: SLOW_SECONDS, self._probe, self._clock),
             }
@@ -95,6 +96,7 @@ class ServerWatch:
         finally:
             await self._pursuit.stop()
             await self._lookout.stop()
+            self._hardware.close()
             await self.source.close()
 
     # -- what people ask ----------------------------------------------------------------------------------
@@ -336,7 +338,8 @@ class ServerWatch:
         incident = self.keeper.restore()
         if incident is not None:
             self._world.narrator.line(f"going on with incident {incident.id} of a previous run")
-            self._pursuit.start(lambda: self._remediator.resume(incident, self.source.situation))
+            if not self._hangs.takes_up(incident) or incident.state is IncidentState.AWAITING_APPROVAL:
+                self._pursuit.start(lambda: self._remediator.resume(incident, self.source.situation))
 
     def begin_repair(self) -> None:
         """Pursue the open incident of a server whose exit nobody told."""
@@ -347,6 +350,7 @@ class ServerWatch:
         record = self.evidence.exit if self.evidence.ended() else None
         hang = hang_of(self.evidence) if self.evidence.state() is State.STALLED else None
         cause = joined(await self.evidence.fresh_cause(), hang) or fallback_cause(record)
+        cause = with_xids(cause, self.evidence.xids, self._clock.now())
         if self.source.hands is None and self.evidence.ended():
             self.log.begin()  # what the files show from here on is of the next start
         incident = self.keeper.active

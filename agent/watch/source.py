@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
-from agent.collect import HostSource
+from agent.collect import GpuSource, HostSource
 from agent.model import Cause, Exit, Mode, NotMeasured
 from agent.remediate import Hands, Situation
 from agent.watch.evidence import ServerEvidence
@@ -56,6 +56,11 @@ class Source(Protocol):
     @property
     def host(self) -> HostSource:
         """Who can read host and container on the server's side."""
+        ...
+
+    @property
+    def gpu(self) -> GpuSource:
+        """Who can ask the driver of the server's cards."""
         ...
 
     async def connect(self) -> None:
