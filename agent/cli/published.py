@@ -108,7 +108,7 @@ def _overrides_file() -> Schema:
 def _verbs() -> Schema:
     seconds: Schema = {"type": "number", "minimum": 0}
     count: Schema = {"type": "integer", "minimum": 0}
-    probe = {
+    probe: dict[str, Schema] = {
         "name": {"enum": ["ptxas", "processes", "host", "shm", "env", "gpu"]},
         "arch": {"type": ["string", "number", "null"]},
         "costly": {"type": "boolean"},
