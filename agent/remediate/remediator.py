@@ -251,12 +251,14 @@ class Remediator:
         return await self._do(book, same, action, cause, source)
 
     async def _already_back(self, book: Book, cause: Cause, source: SituationSource) -> Incident:
-        """The launcher restarted the server while no agent was there: prove that start."""
+        """The server runs again, or still, and no agent saw how: prove that it serves."""
         book.move(IncidentState.VERIFYING)
         proofs = proofs_of(cause.finding.fault, self._guard.policy)
         seen = await Verifier(self._view, self._clock, self._view.start_seq() - 1).verify(proofs)
         if seen.outcome is Outcome.VERIFIED:
-            note = f"the launcher restarted it by itself while no agent was there; {seen.reason}"
+            ended = book.incident.exited_at is not None
+            how = "the launcher restarted it by itself" if ended else "it came back by itself"
+            note = f"{how} while no agent was there; {seen.reason}"
             return self._end.close(book, IncidentState.RESOLVED, note)
         return await self._work(book, await newest_cause(self._view, self._ledger, book, cause), source, None)
 

@@ -8,6 +8,9 @@ falls back to ``unknown`` is waited for, since its silence is no evidence any mo
 A process that somebody stopped (SIGSTOP) is repaired as any other hang, because requests wait behind it all the same;
 the incident names the pid and `kill -CONT`. One that a debugger holds (state t) is left to the person behind it: to end
 it would end the examination that may find the cause.
+
+A life of the agent that ends meanwhile leaves the incident open, with the life of the server that it is about: the next
+one goes on waiting where that life still runs, and asks nothing of the server for it.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import Protocol
 import msgspec
 
 from agent.collect import ProcessReading, ProcessState
+from agent.journal import Journal
 from agent.model import (
     ActionState,
     Cause,
@@ -28,6 +32,7 @@ from agent.model import (
     Finding,
     Incident,
     IncidentState,
+    Mode,
     Retry,
     Severity,
     State,
@@ -73,12 +78,19 @@ class Watch(Protocol):
 
 
 class Hangs:
-    """One server's. ``stop_repair`` ends a pursuit that has not touched the server yet."""
+    """One server's. ``stop_repair`` ends a pursuit that has not touched the server yet; ``name`` is the server's."""
 
-    def __init__(self, watch: Watch, stop_repair: Callable[[], Awaitable[None]], clock: Clock) -> None:
+    def __init__(
+        self, watch: Watch, stop_repair: Callable[[], Awaitable[None]], clock: Clock, journal: Journal, name: str
+    ) -> None:
         self._watch = watch
         self._stop_repair = stop_repair
+        self._journal = journal
+        self._key = f"watch/hang/{name}"
         self._confirm = Silence(clock, CONFIRM_SECONDS)
+        # Who has just come sees an engine that stands still as serving: it must serve for a while to have gone on.
+        self._taken_up = False
+        self._well = Silence(clock, CONFIRM_SECONDS)
         self._incident: str | None = None
         # A stall that was seen through, whatever came of it, waits for a person until the engine goes on.
         self._handled_start: int | None = None
@@ -87,19 +99,54 @@ class Hangs:
         """A stall that was left alone (frozen, the breaker open) is taken up again."""
         self._handled_start = None
 
+    def takes_up(self, incident: Incident) -> bool:
+        """Whether this is a stall, left open by an earlier life of the agent, of a server that still runs as it did
+        then and for which nothing was done yet. It is this one's from here on.
+        """
+        if not _untouched(incident) or self._journal.kv_get(self._key) != self._life(incident):
+            return False
+        self._incident, self._taken_up = incident.id, True
+        self._handled_start = self._watch.evidence.start_seq()
+        cut = "the agent ended before this took effect"
+        actions = tuple(
+            msgspec.structs.replace(one, state=ActionState.INTERRUPTED, outcome=cut)
+            if one.state is ActionState.APPROVED and one.mode is Mode.AUTO
+            else one
+            for one in incident.actions
+        )
+        if actions != incident.actions:
+            self._watch.keeper.save(msgspec.structs.replace(incident, actions=actions, state=IncidentState.OPEN))
+        return True
+
+    def _life(self, incident: Incident) -> str:
+        """The incident with the start of the server that it is about, as far as the launcher tells starts apart."""
+        status = self._watch.evidence.status
+        return "/".join(str(it) for it in (incident.id, *map(status.get, ("started_at", "child_pid", "exit_seq"))))
+
     async def look(self) -> None:
         """One round."""
         evidence, active = self._watch.evidence, self._watch.keeper.active
         state = evidence.state()
         mine = active if active is not None and active.id == self._incident else None
         if state is State.STALLED:
+            self._well.clear()
+            self._taken_up = False
             self._stalled(active, mine)
             return
         self._confirm.clear()
-        if state in GOES_ON:
+        if state not in GOES_ON:
+            self._well.clear()
+        elif not self._taken_up or self._lasts():
             self._handled_start = None
             if mine is not None and _untouched(mine):
                 await self._went_on(mine)
+
+    def _lasts(self) -> bool:
+        """Whether it has served without a break for the time that a stall needs to show."""
+        if not self._well.begun:
+            self._well.begin()
+        self._taken_up = not self._well.over()
+        return not self._taken_up
 
     def _stalled(self, active: Incident | None, mine: Incident | None) -> None:
         start = self._watch.evidence.start_seq()
@@ -108,8 +155,9 @@ class Hangs:
             finding = hang_of(self._watch.evidence).finding
             opened = self._watch.keeper.open(finding.fault, finding.summary, finding.evidence, exited_at=None)
             self._incident = opened.id
+            self._journal.kv_set(self._key, self._life(opened))
             self._confirm.begin()
-        elif mine is not None and not self._watch.repairing and not mine.actions:
+        elif mine is not None and not self._watch.repairing and all(one.state.final for one in mine.actions):
             self._confirmed(mine)
 
     def _confirmed(self, mine: Incident) -> None:
@@ -117,6 +165,7 @@ class Hangs:
             self._confirm.begin()
         held = debugged(self._watch.evidence)
         if held is not None:
+            self._confirm.begin()  # what is let go gets the half minute again
             self._leave_alone(mine, held)
         elif self._confirm.over():
             self._confirm.clear()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from agent.config import Config
+from agent.errors import ConflictError
 from agent.model import (
     ActionState,
     Cause,
@@ -23,10 +26,11 @@ from agent.model import (
     State,
 )
 from agent.watch.hangs import CONFIRM_SECONDS, joined
-from tests.watching.conftest import Served, launched
-from tests.watching.launcher import Document
-from tests.watching.server import Answers
-from tests.watching.watcher import QUIET
+from agent.watch.world import ServerSpec
+from tests.watching.conftest import READY, Served, launched
+from tests.watching.launcher import Document, FakeLauncher
+from tests.watching.server import Answers, serving
+from tests.watching.watcher import QUIET, watching
 
 ENGINE, WORKER = 4100, 4101
 NCCL = "(Worker pid=4101) ERROR 11-30 20:00:05 [multiproc_executor.py:231] RPC call to execute_model timed out.\n"
@@ -213,6 +217,118 @@ async def test_in_a_dry_run_the_restart_is_only_proposed(tmp_path: Path) -> None
         assert incident.state is IncidentState.UNRESOLVED
         assert {one.state for one in incident.actions} == {ActionState.PROPOSED}
         assert not served.launcher.asked("restart") and not served.watch.watch.acting
+
+
+# -- a stall over a restart of the watcher ----------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def left_stalled(folder: Path, settings: Config = QUIET, *, asked: bool = False) -> AsyncIterator[Served]:
+    """A launcher and a server whose watcher ended while a stall was being confirmed, or (``asked``) after it."""
+    async with serving() as server, FakeLauncher(folder / "run") as launcher:
+        launcher.url = server.url
+        launcher.start()
+        launcher.print(READY)
+        launcher.ready()
+        spec = ServerSpec(name="run", run_dir=folder / "run")
+        async with watching(spec, folder / "state", settings=settings) as watch:
+            await watch.state(State.SERVING)
+            served = Served(launcher, server, watch, spec)
+            await stall(served)
+            await watch.opened()
+            if asked:
+                await confirmed(served)
+                await watch.until(lambda: watch.incidents[0].state is IncidentState.AWAITING_APPROVAL)
+        yield served
+
+
+@asynccontextmanager
+async def next_life(left: Served, folder: Path, settings: Config = QUIET) -> AsyncIterator[Served]:
+    async with watching(left.spec, folder / "state", settings=settings) as watch:
+        served = Served(left.launcher, left.server, watch, left.spec)
+        left.launcher.on_restart = served.come_back
+        yield served
+
+
+async def test_a_stall_that_passed_while_no_watcher_lived_is_closed_as_such(tmp_path: Path) -> None:
+    async with left_stalled(tmp_path) as left:
+        go_on(left)
+        load(left.server, 0, 0)
+        async with next_life(left, tmp_path) as served:
+            await served.watch.state(State.SERVING)
+            await confirmed(served)
+            incident = await served.watch.closed()
+            assert incident.state is IncidentState.RESOLVED and incident.actions == ()
+            assert "went on by itself" in str(incident.note) and "launcher" not in str(incident.note)
+            assert not left.launcher.asked("restart")
+
+
+async def test_a_stall_is_confirmed_anew_after_a_restart_of_the_watcher_and_then_repaired(tmp_path: Path) -> None:
+    async with left_stalled(tmp_path) as left, next_life(left, tmp_path) as served:
+        heal_at_restart(served)
+        await served.watch.opened()
+        for _ in range(20):
+            if served.watch.watch.evidence.state() is State.STALLED:
+                break
+            assert not left.launcher.asked("restart"), "silence alone is no evidence, also in the next life"
+            await step(served)
+        await confirmed(served)
+        incident = await served.watch.closed()
+        assert len(served.watch.incidents) == 1 and len(left.launcher.asked("restart")) == 1
+        assert incident.state is IncidentState.RESOLVED and incident.fault == "engine-hang"
+
+
+async def test_a_server_that_was_started_again_while_no_watcher_lived_is_proven_by_its_start(tmp_path: Path) -> None:
+    async with left_stalled(tmp_path) as left:
+        left.launcher.end(None, signal=signal.SIGKILL)
+        load(left.server, 0, 0)
+        go_on(left)
+        left.come_back()
+        tokens = left.server.tokens
+        async with next_life(left, tmp_path) as served:
+            incident = await served.watch.closed()
+            assert incident.state is IncidentState.RESOLVED and "serving after" in str(incident.note)
+            assert left.server.tokens > tokens, "the new start was asked"
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_who_was_asked_about_a_stall_may_answer_the_next_watcher(tmp_path: Path, goes_on: bool) -> None:
+    asks = msgspec.structs.replace(QUIET, actions={"restart": Mode.APPROVE})
+    async with left_stalled(tmp_path, asks, asked=True) as left:
+        if goes_on:
+            go_on(left)
+            load(left.server, 0, 0)
+        async with next_life(left, tmp_path, asks) as served:
+            heal_at_restart(served)
+            if not goes_on:
+                await pass_until(served, lambda: served.watch.watch.evidence.state() is State.STALLED)
+                await served.watch.until(lambda: _approve(served))
+            else:
+                await confirmed(served)
+            incident = await served.watch.closed()
+            assert incident.state is IncidentState.RESOLVED
+            state = ActionState.INTERRUPTED if goes_on else ActionState.VERIFIED
+            assert [one.state for one in incident.actions] == [state]
+            assert len(left.launcher.asked("restart")) == (0 if goes_on else 1)
+
+
+def _approve(served: Served) -> bool:
+    try:
+        served.watch.watch.approve(served.watch.incidents[0].actions[0].id, "somebody")
+    except ConflictError:
+        return False
+    return True
+
+
+async def test_what_a_debugger_lets_go_gets_the_half_minute_again(served: Served) -> None:
+    await stall(served, "t")
+    await confirmed(served)
+    served.launcher.processes = tree("T")
+    for _ in range(3):
+        await step(served)
+    assert not served.launcher.asked("restart"), "whoever held it may still let it go on"
+    go_on(served)
+    assert "went on by itself" in str((await served.watch.closed()).note)
 
 
 @pytest.mark.parametrize(
