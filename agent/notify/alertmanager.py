@@ -67,9 +67,11 @@ class Alertmanager:
         """Remember the newest state; a pending alert is nobody's business yet."""
         if isinstance(subject, Alert) and subject.state is AlertState.PENDING:
             return
-        key = subject.id if isinstance(subject, Incident) else f"{subject.fingerprint}\0{subject.starts_at}"
+        # One alert of a label set, as Alertmanager keeps it: an older end, sent again, would end what fires anew.
+        key = subject.id if isinstance(subject, Incident) else subject.fingerprint
         ended = ended_at(subject) is not None
         forget_at = self._clock.monotonic() + RESOLVED_SECONDS if ended else None
+        self._held.pop(key, None)
         self._held[key] = _Held(subject, forget_at)
         self._news.set()
 
@@ -122,7 +124,7 @@ class Alertmanager:
 
     async def _push(self, receiver: _Receiver, due: list[_Held]) -> bool:
         lease = rfc3339(self._clock.now() + timedelta(seconds=LEASE_RESENDS * self._resend))
-        alerts = [postable(held.subject, self._end(held, lease)) for held in due]
+        alerts = [self._posted(held, lease) for held in due]
         told = await receiver.push(alerts)
         self._observe(self.name, "sent" if told else "failed")
         if not told:
@@ -130,6 +132,14 @@ class Alertmanager:
         for held in due:
             held.told[receiver.url] = self._clock.monotonic()
         return True
+
+    def _posted(self, held: _Held, lease: str) -> Posted:
+        """A start that lies ahead, for a clock that was set back, would be refused."""
+        posted = postable(held.subject, self._end(held, lease))
+        end, now = parse_rfc3339(str(posted["endsAt"])), self._clock.now()
+        if parse_rfc3339(str(posted["startsAt"])) > min(end, now):
+            posted["startsAt"] = rfc3339(min(end, now))
+        return posted
 
     def _end(self, held: _Held, lease: str) -> str:
         """An end that lies in the future would read as firing, for a clock that was set back."""

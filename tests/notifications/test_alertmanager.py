@@ -216,3 +216,29 @@ async def _alerts(url: str, count: int) -> list[dict[str, Any]]:
                     return held
             await asyncio.sleep(0.1)
     raise AssertionError(f"{len(held)} alerts instead of {count}: {held}")
+
+
+async def test_an_end_of_before_is_not_sent_again_once_it_fires_anew(push: Push, receiver: Receiver) -> None:
+    """Alertmanager keeps one alert of a label set: an older end that is sent again would end the one that fires."""
+    began = push.clock.now()
+    push.pusher.saw(alert(began))
+    await push.until(lambda: len(receiver.pushed) == 1, seconds=2)
+    push.clock.advance(5)
+    push.pusher.saw(alert(began, AlertState.RESOLVED, ended=push.clock.now()))
+    await push.until(lambda: len(receiver.pushed) == 2, seconds=2)
+    push.clock.advance(5)
+    again = push.clock.now()
+    push.pusher.saw(alert(again))
+    await push.until(lambda: len(receiver.pushed) == 3, seconds=2)
+    await push.until(lambda: len(receiver.pushed) >= 5, seconds=200)
+    later = [one["startsAt"] for batch in receiver.pushed[3:] for one in batch]
+    assert set(later) == {receiver.pushed[2][0]["startsAt"]}
+
+
+async def test_a_start_that_lies_ahead_of_a_clock_set_back_is_sent_as_now(push: Push, receiver: Receiver) -> None:
+    """Alertmanager refuses an alert that ends before it starts."""
+    push.pusher.saw(alert(push.clock.now() + timedelta(hours=1)))
+    await push.until(lambda: len(receiver.pushed) == 1, seconds=2)
+    told = receiver.pushed[0][0]
+    assert parse_rfc3339(told["startsAt"]) <= parse_rfc3339(told["endsAt"])
+    assert parse_rfc3339(told["startsAt"]) <= push.clock.now()
