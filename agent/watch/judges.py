@@ -55,6 +55,11 @@ class Judges:
         self._own.own(samples)
         await asyncio.gather(*(judge.save() for judge in self._all()))
 
+    @property
+    def profiles(self) -> frozenset[str]:
+        """Those that servers were given and that stay theirs until the watcher is started again."""
+        return frozenset(one for one in self._profiles.values() if one is not None and one in self._book.by_profile)
+
     def adopt(self, book: Rulebook) -> None:
         """Other rules from now on."""
         self._book = book

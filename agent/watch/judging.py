@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -78,6 +79,8 @@ class TargetJudge:
         self._path = world.journal.state_dir / FOLDER / f"{server or '_agent'}.series"
         self._kept_at = self._shown_at = self._saved_at = -1e9
         self._active = False
+        self._writing = threading.Lock()
+        self._written_ms = 0
         self._trouble: str | None = None
 
     # -- across restarts ----------------------------------------------------------------------------------
@@ -195,11 +198,12 @@ class TargetJudge:
     def _show(self, now: float, *, counted: bool) -> None:
         """How many alerts there are after every change; which rules say nothing now and then, since that costs 1 ms."""
         metrics, name = self._world.metrics, self.server or "agent"
-        if counted or self._shown_at < 0:
+        due = now - self._shown_at >= STATES_SECONDS
+        if counted or (due and (self._active or self._shown_at < 0)):  # what only waited ends without a change
             alerts = self._judge.alerts()
             self._active = bool(alerts)
             metrics.bring(f"alerts/{name}", _counts(map(self._told, alerts)))
-        if now - self._shown_at >= STATES_SECONDS:
+        if due:
             self._shown_at = now
             unknown = ((one.rule, one.unknown_kind) for one in self._judge.statuses() if one.kind == "alert")
             rows = [
@@ -233,8 +237,16 @@ class TargetJudge:
         return f"watch/alerts/{self.server}"
 
     def _write(self, image: Image) -> str | None:
-        self._path.parent.mkdir(mode=0o700, exist_ok=True)
-        return write_snapshot(self._path, image)
+        """Blocks. One at a time, and none over a newer one: the last round may still write when the watcher ends."""
+        with self._writing:
+            if image.saved_at_ms < self._written_ms:
+                return None
+            try:
+                self._path.parent.mkdir(mode=0o700, exist_ok=True)
+            except OSError as error:
+                return f"{self._path.parent}: {error.strerror}; a restart begins with empty windows"
+            self._written_ms = image.saved_at_ms
+            return write_snapshot(self._path, image)
 
     def _say_saved(self, notice: str | None) -> None:
         self._world.trouble(f"{self.server or 'agent'}: the keeping of series", notice, "they stay in memory")

@@ -43,7 +43,7 @@ class Narrator:
 
     def line(self, text: str) -> None:
         """One line; further lines of ``text`` are indented under it."""
-        head, *rest = text.splitlines() or [""]
+        head, *rest = [_plain(one) for one in text.splitlines()] or [""]
         stamp = self._clock.now().strftime("%H:%M:%S")
         body = "\n".join([f"{stamp} agent: {head}", *(f"{'':16}{one}" for one in rest)])
         try:
@@ -109,6 +109,11 @@ class Troubles:
         elif self._said.get(what) != error:
             self._said[what] = error
             self._narrator.line(f"{what} fails: {error} ({meanwhile})")
+
+
+def _plain(text: str) -> str:
+    """Without control characters: labels and texts of others must not steer a terminal."""
+    return "".join(one if one.isprintable() else " " for one in text)
 
 
 def _alert_lines(alert: Alert) -> list[str]:

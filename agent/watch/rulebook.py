@@ -6,7 +6,7 @@ In: the settings. Out: a rule set per profile. A broken file of the operator's m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,9 +33,10 @@ class Rulebook:
         return self.by_profile[self.default].for_target(Target.AGENT)
 
 
-def read_rulebook(settings: Config) -> Rulebook:
-    """All that the settings name. Raises ConfigError with file, line and remedy."""
-    wanted = {settings.rules.profile, *(one.profile for one in settings.servers if one.profile is not None)}
+def read_rulebook(settings: Config, in_use: Collection[str] = ()) -> Rulebook:
+    """All that the settings name, and the profiles ``in_use``. Raises ConfigError with file, line and remedy."""
+    named = (one.profile for one in settings.servers if one.profile is not None)
+    wanted = {settings.rules.profile, *in_use, *named}
     paths = (shipped_rules(), *(Path(path) for path in settings.rules.paths))
     return Rulebook(
         by_profile={name: load_rules(paths, profile=name) for name in sorted(wanted)},

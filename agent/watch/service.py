@@ -82,6 +82,7 @@ class Watcher:
         self._report = Report(self._narrator, self._metrics, self._dispatcher, clock)
         self._judges = self._make_judges()
         self._rereading = OneTask(self._not_reread)
+        self._wanted: Config | None = None  # whose rules are to be read next
         world = World(
             current=self._current,
             journal=journal,
@@ -197,13 +198,20 @@ class Watcher:
         """Compiling takes a third of a second, so it is done in a thread."""
         if settings.rules.enabled is not (self._judges is not None):
             self._narrator.line("`rules.enabled` has changed; it takes effect when the watcher is started again")
-        elif self._judges is not None and not self._rereading.running:
-            self._rereading.start(lambda: self._adopt_rules(settings))
+        elif self._judges is not None:
+            self._wanted = settings
+            self._rereading.start(self._adopt_rules)
 
-    async def _adopt_rules(self, settings: Config) -> None:
-        book = await asyncio.to_thread(read_rulebook, settings)
-        if self._judges is not None:
-            self._judges.adopt(book)
+    async def _adopt_rules(self) -> None:
+        """Once more where it was asked for meanwhile: the files may have changed behind the reader's back."""
+        while self._judges is not None and (settings := self._wanted) is not None:
+            self._wanted = None
+            try:
+                book = await asyncio.to_thread(read_rulebook, settings, self._judges.profiles)
+            except AgentError as error:
+                self._not_reread(error)
+            else:
+                self._judges.adopt(book)
 
     def _not_reread(self, error: Exception) -> None:
         self._narrator.line(f"rules not read again, the old ones stay: {error}")
