@@ -197,7 +197,9 @@ class DriverLink:
 
     def _still_dying(self) -> bool:
         if self._dying is not None and self._dying.poll() is None:
-            self._trouble = trouble("hang", f"process {self._dying.pid}, which asked the GPU driver, does not end")
+            self._trouble = trouble(
+                "hang", f"process {self._dying.pid}, which asked the GPU driver, was killed and has not ended"
+            )
             return True
         self._dying = None
         return False

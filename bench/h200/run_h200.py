@@ -14,6 +14,7 @@ Scenarios (the shapes that made each fault appear on one H200, 140 GiB):
   neighbour  another process fills the card, then the same burst; expected: the neighbour named, the server
   fitted ptxas      an assembler that does not know the GPU; expected cure: another assembler, proven before
   it is set
+  nvml       no fault: the cards' figures against nvidia-smi, the cost of each, one Xid of another process
 
 Nothing here knows a remedy: the driver starts ``agent run``, sends load, and reads the agent's API.
 """
@@ -40,6 +41,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
+
+from nvml_case import nvml as cards_of_a_real_driver  # noqa: E402
 
 from tests.support.load import Shape, run_burst  # noqa: E402
 from tests.support.processes import free_port  # noqa: E402
@@ -317,11 +320,24 @@ def old_assembler(record: Record, agent: Supervised, _: Machine) -> None:
     closed(record, agent, "triton-ptxas", None, "ptxas-path")
 
 
+def cards(record: Record, agent: Supervised, machine: Machine) -> None:
+    serving(agent, START_SECONDS)
+    send(record, agent, "warm", WARM)
+    environment = machine.environment("nvml")
+
+    def answers() -> bool:
+        return send(record, agent, "one request", ONE) == 0
+
+    cards_of_a_real_driver(record, agent, machine.python, environment, machine.work, answers)
+    record.expect(not agent.incidents(), f"no incident: {agent.incidents()}")
+
+
 Steps = Callable[[Record, Supervised, Machine], None]
 SCENARIOS: Mapping[str, tuple[Steps, tuple[str, ...], dict[str, Any]]] = {
     "own": (own, FULL, {}),
     "ptxas": (old_assembler, ("--gpu-memory-utilization", "0.4"), {}),
     "neighbour": (beside_a_neighbour, SHARED, {}),
+    "nvml": (cards, (*EAGER, "--gpu-memory-utilization", "0.4"), {}),
     "own-batch": (own_batch, FULL, {"actions": {"oom-expandable-segments": "off"}}),
 }
 

@@ -31,10 +31,11 @@ class Reader:
         self.source = source
         self.rounds = GpuRounds("s", source)
         self.now = 0.0
+        self.pids = [SERVER]
 
     async def read(self, *, asked: bool = True, after: float = 5.0) -> GpuSet:
         self.now += after
-        return await self.rounds.read(self.now, asked=asked, pids=[SERVER])
+        return await self.rounds.read(self.now, asked=asked, pids=self.pids)
 
     async def until(self, condition: Callable[[GpuSet], object]) -> GpuSet:
         """The first round that fulfils it; rounds of a busy machine may have no answer in time."""
