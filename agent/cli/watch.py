@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import os
 import sys
 from pathlib import Path
@@ -10,6 +12,9 @@ from pathlib import Path
 import click
 
 from agent.cli.options import default_state_dir, watch_options
+
+M_ARENA_MAX = -8
+"""malloc.h."""
 
 
 @click.command()
@@ -36,6 +41,7 @@ def watch(
     """Watch a server: with --run-dir under its launcher, which acts for the agent; with --url only looking."""
     from agent.watch import CommandLine, serve
 
+    _one_arena()
     given = CommandLine(
         config=config,
         run_dir=run_dir,
@@ -48,3 +54,11 @@ def watch(
         dry_run=dry_run,
     )
     return asyncio.run(serve(given, environ=dict(os.environ), out=sys.stderr))
+
+
+def _one_arena() -> None:
+    """glibc gives each thread a heap of its own, and what a short-lived thread freed there is never used again. The
+    watcher's threads only read files, so one heap serves them all and holds its memory some MiB lower (malloc/arena.c).
+    """
+    with contextlib.suppress(OSError, AttributeError):  # another libc has no such option
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)

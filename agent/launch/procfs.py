@@ -21,6 +21,8 @@ from agent.launch.redaction import redact_argv
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
 UNLIMITED = 1 << 60
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True)
@@ -38,23 +40,26 @@ class Process:
 
 def processes(proc: Path = PROC) -> list[Process]:
     """Every process of this PID namespace; zombies count as gone."""
-    found = []
-    for entry in proc.iterdir():
-        if entry.name.isdigit():
-            process = _read_stat(entry / "stat", int(entry.name))
-            if process is not None and process.state not in "ZX":
-                found.append(process)
-    return found
+    with os.scandir(proc) as entries:
+        # Plain paths: all processes are read every few seconds, and a Path of each costs as much as the reading.
+        names = [(int(entry.name), f"{entry.path}/stat") for entry in entries if entry.name.isdigit()]
+    found = (_read_stat(path, pid) for pid, path in names)
+    return [process for process in found if process is not None and process.state not in "ZX"]
 
 
-def _read_stat(path: Path, pid: int) -> Process | None:
+def _read_stat(path: str, pid: int) -> Process | None:
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            text = os.read(descriptor, 4096).decode("utf-8", "replace")
+        finally:
+            os.close(descriptor)
         head, _, rest = text.rpartition(")")
-        field = rest.split()
-        ticks = (int(field[11]) + int(field[12])) / os.sysconf("SC_CLK_TCK")
-        rss = int(field[21]) * os.sysconf("SC_PAGE_SIZE")
-        return Process(pid, int(field[1]), int(field[3]), head.partition("(")[2], field[0], ticks, rss)
+        field = rest.split(None, 22)
+        ticks = (int(field[11]) + int(field[12])) / TICKS
+        return Process(
+            pid, int(field[1]), int(field[3]), head.partition("(")[2], field[0], ticks, int(field[21]) * PAGE
+        )
     except (OSError, ValueError, IndexError):
         return None
 

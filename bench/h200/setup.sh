@@ -18,5 +18,5 @@ python3 -m venv --without-pip --clear "$venv"
 packages=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 python3 -m pip install -qq --no-index --no-deps --no-compile --no-cache-dir --target "$packages" "$wheels"/*.whl
 echo "$here" >"$packages/agent.pth"
-"$venv/bin/python" -c 'import agent, aiohttp, click, msgspec, prometheus_client, psutil, re2, slack_sdk, yaml'
+"$venv/bin/python" -c 'import agent, aiohttp, click, msgspec, prometheus_client, promql_parser, psutil, pynvml, re2, slack_sdk, yaml'
 echo "setup: $(du -sh "$site" | cut -f1) vLLM in $site, the agent in $venv"
